@@ -1,0 +1,99 @@
+"""Sections of a settings file: frozen dataclasses, read strictly.
+
+A section states only what differs from its defaults. Unknown keys and wrong types are refused with
+the file, the key and the nearest valid key; ranges are checked by each section's `__post_init__`.
+"""
+
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
+
+from tfm.data.errors import SettingsError
+
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSettings:
+    """`[data]`: which languages, and which pairs are left out of training."""
+
+    source: str = "en"
+    target: str = "de"
+    max_length: int = 256  # pieces; a pair with a longer side is dropped from training, and counted
+
+    def __post_init__(self) -> None:
+        require(self.max_length >= 1, "max_length", self.max_length, "must be at least 1")
+        require(
+            self.source != self.target, "target", self.target, "must differ from `source`"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerSettings:
+    """`[tokenizer]`: the SentencePiece model that is trained when none is given."""
+
+    vocab_size: int = 8000
+    kind: Literal["unigram", "bpe"] = "unigram"
+    separate: bool = False  # one vocabulary per language instead of a joint one
+
+    def __post_init__(self) -> None:
+        require(self.vocab_size >= 1, "vocab_size", self.vocab_size, "must be at least 1")
+
+
+def require(condition: bool, key: str, value: object, rule: str) -> None:
+    """Raise `SettingsError` in the house phrase unless `condition` holds."""
+    if not condition:
+        raise SettingsError(f"`{key}` {rule}, but is {value!r}.")
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str:
+    """Return a hint that names the valid name closest to `name`, or all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean `{close[0]}`?" if close else "valid: " + ", ".join(sorted(known))
+
+
+def read_section(cls: type[Section], table: Mapping[str, Any], where: str) -> Section:
+    """Build the section `cls` from a TOML table; `where` is what errors call its place."""
+    hints = typing.get_type_hints(cls)
+    known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    for key, value in table.items():
+        if key not in known:
+            raise SettingsError(f"{where}: unknown key `{key}`; {nearest(key, known)}")
+        if not _fits(value, hints[key]):
+            raise SettingsError(
+                f"{where}: `{key}` must be {_describe(hints[key])}, but is {value!r}."
+            )
+    try:
+        return cls(**{key: _coerce(value, hints[key]) for key, value in table.items()})
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from None
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return value in typing.get_args(hint) and isinstance(value, str)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if hint is bool:
+        return isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _coerce(value: Any, hint: Any) -> Any:
+    return float(value) if hint is float else value
+
+
+def _describe(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(repr(option) for option in typing.get_args(hint))
+    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    return names.get(hint, str(hint))

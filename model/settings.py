@@ -1,0 +1,232 @@
+"""All settings of a run: five frozen sections, read from TOML, written back in full.
+
+This file imports no torch, so that `tfm tokenizer` and `--dump-config` stay quick.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomli_w
+
+from tfm.data.errors import SettingsError
+from tfm.data.settings import DataSettings, TokenizerSettings, nearest, read_section, require
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSettings:
+    """`[model]`: the architecture. It is stored with the weights; the attention backend never is.
+
+    Names follow Vaswani et al. 2017, section 3. The defaults are the size `small`.
+    """
+
+    d_model: int = 256
+    d_ff: int = 1024  # inner width; SwiGLU uses 2/3 of it so that the parameter count matches
+    heads: int = 4
+    encoder_layers: int = 3
+    decoder_layers: int = 3
+    dropout: float = 0.1  # on each sub-layer's output and on embeddings plus positions (5.4)
+    attention_dropout: float = 0.0  # on the attention weights; above 0 rules out flash kernels
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    norm: Literal["post", "pre"] = "pre"  # the paper is "post"; "pre" trains more easily
+
+    def __post_init__(self) -> None:
+        for key in ("d_model", "d_ff", "heads", "encoder_layers", "decoder_layers"):
+            require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
+        require(
+            self.d_model % self.heads == 0,
+            "heads",
+            self.heads,
+            f"must divide `d_model` ({self.d_model})",
+        )
+        require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even (sine and cosine)")
+        for key in ("dropout", "attention_dropout"):
+            require(
+                0 <= getattr(self, key) < 1, key, getattr(self, key), "must be at least 0 and below 1"
+            )
+
+
+# `size = "base"` in a [model] section stands for these; keys beside it override them.
+SIZES: dict[str, dict[str, Any]] = {
+    # Wu et al. 2021 (Good for Misconceived Reasons), Transformer-Tiny: best on 29,000 pairs
+    "tiny": dict(d_model=128, d_ff=256, heads=4, encoder_layers=4, decoder_layers=4, dropout=0.3),
+    "small": dict(d_model=256, d_ff=1024, heads=4, encoder_layers=3, decoder_layers=3, dropout=0.1),
+    # Vaswani et al. 2017, table 3
+    "base": dict(d_model=512, d_ff=2048, heads=8, encoder_layers=6, decoder_layers=6, dropout=0.1),
+    "big": dict(d_model=1024, d_ff=4096, heads=16, encoder_layers=6, decoder_layers=6, dropout=0.3),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingSettings:
+    """`[training]`: the recipe."""
+
+    steps: int = 10_000
+    batch_tokens: int = 4096  # sentences times the longest side of any of them, padding included
+    accumulate: int = 1  # batches per step; the loss is normalised over all their target tokens
+    learning_rate: float = 1e-3  # the peak, reached at the end of the warm-up
+    warmup_steps: int = 1000
+    schedule: Literal["inverse_sqrt", "cosine"] = "inverse_sqrt"
+    weight_decay: float = 0.0  # above 0 Adam becomes AdamW
+    beta1: float = 0.9
+    beta2: float = 0.98
+    label_smoothing: float = 0.1
+    clip: float = 1.0  # largest gradient norm; 0 switches clipping off
+    seed: int = 1
+    validate_every: int = 500
+    validate_sentences: int = 1000  # at most so many are translated for BLEU; all count for loss
+    metric: Literal["bleu", "loss"] = "bleu"  # what "best" and patience mean
+    checkpoint_every: int = 500
+    average_last: int = 5  # checkpoints whose mean competes with the best one at the end
+    patience: int = 0  # validations without a new best before stopping; 0 never stops early
+
+    def __post_init__(self) -> None:
+        for key in ("steps", "batch_tokens", "accumulate", "validate_every", "checkpoint_every"):
+            require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
+        for key in ("warmup_steps", "patience", "average_last", "validate_sentences", "seed"):
+            require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
+        for key in ("weight_decay", "clip"):
+            require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
+        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
+        for key in ("label_smoothing", "beta1", "beta2"):
+            require(
+                0 <= getattr(self, key) < 1, key, getattr(self, key), "must be at least 0 and below 1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodingSettings:
+    """`[decoding]`: search. A hypothesis of n pieces (end of sentence included) scores
+
+    log P(target | source) / n ** length_penalty.
+    """
+
+    beam: int = 5  # 1 is greedy
+    length_penalty: float = 1.0
+    max_length: int = 256  # pieces, and at most max_length_ratio times the source's plus 10
+    max_length_ratio: float = 2.0
+    batch_tokens: int = 4096  # source pieces times beam per batch, padding included
+
+    def __post_init__(self) -> None:
+        for key in ("beam", "max_length", "batch_tokens"):
+            require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
+        require(self.length_penalty >= 0, "length_penalty", self.length_penalty, "must be at least 0")
+        require(
+            self.max_length_ratio > 0, "max_length_ratio", self.max_length_ratio, "must be above 0"
+        )
+
+    def longest(self, source_length: int) -> int:
+        """Return the largest number of target pieces for a source of `source_length` pieces."""
+        return min(self.max_length, int(self.max_length_ratio * source_length) + 10)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Everything a run is made of. Equal settings, data and seed give equal weights (on CPU)."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    decoding: DecodingSettings = field(default_factory=DecodingSettings)
+
+    @classmethod
+    def read(cls, config: str | Path | None, overrides: Sequence[str] = ()) -> Self:
+        """Read a TOML file or a preset by name, then apply `section.key=value` overrides.
+
+        Raises:
+            SettingsError: for a missing file, bad TOML, an unknown key, a wrong type or range.
+        """
+        where, text = ("defaults", "") if config is None else _find(config)
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"{where}: not valid TOML: {error}") from None
+        return cls.from_tables(tables, where, overrides)
+
+    @classmethod
+    def from_tables(
+        cls, tables: dict[str, Any], where: str, overrides: Sequence[str] = ()
+    ) -> Self:
+        """Build the settings from parsed TOML tables; `where` is what errors call their place."""
+        sections = {f.name: type_ for f, type_ in zip(fields(cls), SECTIONS, strict=True)}
+        for name, table in tables.items():
+            if name not in sections:
+                raise SettingsError(
+                    f"{where}: unknown section [{name}]; {nearest(name, sections)}"
+                )
+            if not isinstance(table, dict):
+                raise SettingsError(f"{where}: `{name}` must be a section, but is {table!r}.")
+        merged = {name: dict(tables.get(name, {})) for name in sections}
+        for override in overrides:
+            name, key, value = _parse_override(override)
+            if name not in sections:
+                raise SettingsError(
+                    f"--set {override}: unknown section [{name}]; {nearest(name, sections)}"
+                )
+            # read_section refuses an unknown key too, but would blame the file for it.
+            known = [f.name for f in fields(sections[name])] + ["size"] * (name == "model")
+            if key not in known:
+                raise SettingsError(f"--set {override}: unknown key `{key}`; {nearest(key, known)}")
+            merged[name][key] = value
+        merged["model"] = _expand_size(merged["model"], where)
+        return cls(
+            **{
+                name: read_section(type_, merged[name], f"{where}: [{name}]")
+                for name, type_ in sections.items()
+            }
+        )
+
+    def to_toml(self) -> str:
+        """Return all settings as TOML that `read` turns back into an equal object."""
+        return tomli_w.dumps(asdict(self))
+
+
+SECTIONS = (DataSettings, TokenizerSettings, ModelSettings, TrainingSettings, DecodingSettings)
+
+
+def presets() -> list[str]:
+    """Return the names that `--config` takes besides a file."""
+    folder = resources.files("tfm.configs")
+    return sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def _find(config: str | Path) -> tuple[str, str]:
+    path = Path(config)
+    if path.is_file():
+        try:
+            return str(path), path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+    names = presets()
+    if str(config) in names:
+        text = resources.files("tfm.configs").joinpath(f"{config}.toml").read_text("utf-8")
+        return f"preset {config}", text
+    raise SettingsError(
+        f"--config {config}: neither a file nor a preset; presets: {', '.join(names)}"
+    )
+
+
+def _parse_override(override: str) -> tuple[str, str, Any]:
+    place, equals, text = override.partition("=")
+    section, dot, key = place.partition(".")
+    if not (equals and dot and section and key):
+        raise SettingsError(f"--set {override}: must look like section.key=value")
+    try:
+        return section, key, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return section, key, text  # a bare word is a string: --set model.norm=post
+
+
+def _expand_size(table: dict[str, Any], where: str) -> dict[str, Any]:
+    if "size" not in table:
+        return table
+    rest = {key: value for key, value in table.items() if key != "size"}
+    if table["size"] not in SIZES:
+        raise SettingsError(
+            f"{where}: [model]: `size` must be one of {', '.join(SIZES)}, but is {table['size']!r}."
+        )
+    return SIZES[table["size"]] | rest
