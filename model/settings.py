@@ -45,7 +45,10 @@ class ModelSettings:
         require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even (sine and cosine)")
         for key in ("dropout", "attention_dropout"):
             require(
-                0 <= getattr(self, key) < 1, key, getattr(self, key), "must be at least 0 and below 1"
+                0 <= getattr(self, key) < 1,
+                key,
+                getattr(self, key),
+                "must be at least 0 and below 1",
             )
 
 
@@ -93,7 +96,10 @@ class TrainingSettings:
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
         for key in ("label_smoothing", "beta1", "beta2"):
             require(
-                0 <= getattr(self, key) < 1, key, getattr(self, key), "must be at least 0 and below 1"
+                0 <= getattr(self, key) < 1,
+                key,
+                getattr(self, key),
+                "must be at least 0 and below 1",
             )
 
 
@@ -113,7 +119,9 @@ class DecodingSettings:
     def __post_init__(self) -> None:
         for key in ("beam", "max_length", "batch_tokens"):
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
-        require(self.length_penalty >= 0, "length_penalty", self.length_penalty, "must be at least 0")
+        require(
+            self.length_penalty >= 0, "length_penalty", self.length_penalty, "must be at least 0"
+        )
         require(
             self.max_length_ratio > 0, "max_length_ratio", self.max_length_ratio, "must be above 0"
         )
@@ -148,16 +156,12 @@ class Settings:
         return cls.from_tables(tables, where, overrides)
 
     @classmethod
-    def from_tables(
-        cls, tables: dict[str, Any], where: str, overrides: Sequence[str] = ()
-    ) -> Self:
+    def from_tables(cls, tables: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> Self:
         """Build the settings from parsed TOML tables; `where` is what errors call their place."""
         sections = {f.name: type_ for f, type_ in zip(fields(cls), SECTIONS, strict=True)}
         for name, table in tables.items():
             if name not in sections:
-                raise SettingsError(
-                    f"{where}: unknown section [{name}]; {nearest(name, sections)}"
-                )
+                raise SettingsError(f"{where}: unknown section [{name}]; {nearest(name, sections)}")
             if not isinstance(table, dict):
                 raise SettingsError(f"{where}: `{name}` must be a section, but is {table!r}.")
         merged = {name: dict(tables.get(name, {})) for name in sections}
@@ -200,7 +204,9 @@ def _find(config: str | Path) -> tuple[str, str]:
         try:
             return str(path), path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise SettingsError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+            raise SettingsError(
+                f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8"
+            ) from None
     names = presets()
     if str(config) in names:
         text = resources.files("tfm.configs").joinpath(f"{config}.toml").read_text("utf-8")

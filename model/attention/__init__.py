@@ -1,0 +1,1 @@
+"""Attention: one formula, several implementations, chosen by name at run time."""

@@ -1,0 +1,35 @@
+"""The backend `sdpa`: PyTorch's scaled_dot_product_attention, which picks a fused kernel itself.
+
+cuDNN's kernel is never used: with an explicit mask it gives wrong gradients on torch 2.13
+(pytorch/pytorch issue 196678). The others are exact and free of the T x S matrix.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tfm.model.attention.formula import visible_keys
+from tfm.model.attention.padding import Padding
+
+torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    queries: Padding | None,
+    keys: Padding | None,
+    dropout: float,
+) -> Tensor:
+    """Return the same as `formula.attend`, through the fused kernel that PyTorch chooses."""
+    T, S = q.shape[-2], k.shape[-2]
+    if causal and T == S and (keys is None or keys.mask is None):
+        # SDPA aligns `is_causal` at the upper left, which is the lower right only for T == S.
+        return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, dropout_p=dropout)
+    visible = visible_keys(T, S, causal=causal, keys=keys, device=q.device)
+    if visible is not None and visible.dim() == 2:
+        visible = visible[None, None]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)

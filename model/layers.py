@@ -1,0 +1,136 @@
+"""The layers of the encoder and the decoder (paper, section 3.1, figure 1)."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tfm.model.attention.multihead import KeysValues, MultiHeadAttention
+from tfm.model.attention.padding import Padding
+from tfm.model.cache import LayerCache
+from tfm.model.dropout import Dropout
+from tfm.model.settings import ModelSettings
+
+
+class FeedForward(nn.Module):
+    """Position-wise network: max(0, x W_1 + b_1) W_2 + b_2 (paper, section 3.3), or with GELU.
+
+    SwiGLU (Shazeer 2020) is (silu(x W_1) * x W_3) W_2 with 2/3 of the inner width, so that its
+    three matrices have as many parameters as the two of the others.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, activation: str) -> None:
+        super().__init__()
+        self.activation = activation
+        inner = round(d_ff * 2 / 3) if activation == "swiglu" else d_ff
+        self.inner = nn.Linear(d_model, 2 * inner if activation == "swiglu" else inner)
+        self.outer = nn.Linear(inner, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x, ... D, to ... D, each position by itself."""
+        x = self.inner(x)
+        match self.activation:
+            case "relu":
+                x = F.relu(x)
+            case "gelu":
+                x = F.gelu(x)
+            case "swiglu":
+                gate, value = x.chunk(2, dim=-1)
+                x = F.silu(gate) * value
+        return self.outer(x)
+
+
+class Residual(nn.Module):
+    """The way around a sub-layer, with its layer norm and dropout.
+
+    Post-norm, as in the paper: LayerNorm(x + Dropout(Sublayer(x))).
+    Pre-norm: x + Dropout(Sublayer(LayerNorm(x))).
+    """
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.pre = settings.norm == "pre"
+        self.norm = nn.LayerNorm(settings.d_model)
+        self.dropout = Dropout(settings.dropout)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Return what the sub-layer reads."""
+        return self.norm(x) if self.pre else x
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """Join the sub-layer's output y with its input x."""
+        x = x + self.dropout(y)
+        return x if self.pre else self.norm(x)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then the feed-forward network."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.self_attention = _attention(settings)
+        self.feed_forward = _feed_forward(settings)
+        self.around_attention = Residual(settings)
+        self.around_feed_forward = Residual(settings)
+
+    def forward(self, x: Tensor, *, source: Padding) -> Tensor:
+        """Map x, B S D, to B S D."""
+        q, kv = self.self_attention.queries_keys_values(self.around_attention.enter(x))
+        x = self.around_attention.leave(x, self.self_attention(q, kv, queries=source, keys=source))
+        y = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, y)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention to the memory, then the feed-forward network."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.self_attention = _attention(settings)
+        self.cross_attention = _attention(settings)
+        self.feed_forward = _feed_forward(settings)
+        self.around_self = Residual(settings)
+        self.around_cross = Residual(settings)
+        self.around_feed_forward = Residual(settings)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        memory: KeysValues,
+        source: Padding,
+        target: Padding | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """Map x to the same shape: B T D, or R t D with the earlier positions in `cache`.
+
+        Causality alone hides the right padding of the target from its real positions, so the
+        self-attention needs no padding mask.
+        """
+        q, kv = self.self_attention.queries_keys_values(self.around_self.enter(x))
+        if cache is not None:
+            kv = cache.append(kv)
+        x = self.around_self.leave(x, self.self_attention(q, kv, causal=True, queries=target))
+        x = self.around_cross.leave(
+            x, self.attend_memory(self.around_cross.enter(x), memory, source=source, target=target)
+        )
+        y = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, y)
+
+    def attend_memory(
+        self, x: Tensor, memory: KeysValues, *, source: Padding, target: Padding | None
+    ) -> Tensor:
+        """Cross-attend from x, B T D or R t D, to the keys and values of B sentences.
+
+        Queries of one sentence do not see each other here, so the beams of a sentence can stand
+        side by side as queries of one row: no copy of the memory per beam.
+        """
+        by_sentence = x.reshape(len(memory.keys), -1, x.shape[-1])  # R t D -> B (N t) D
+        q = self.cross_attention.queries(by_sentence)
+        return self.cross_attention(q, memory, queries=target, keys=source).reshape(x.shape)
+
+
+def _attention(settings: ModelSettings) -> MultiHeadAttention:
+    return MultiHeadAttention(settings.d_model, settings.heads, dropout=settings.attention_dropout)
+
+
+def _feed_forward(settings: ModelSettings) -> FeedForward:
+    return FeedForward(settings.d_model, settings.d_ff, settings.activation)

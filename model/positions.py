@@ -1,0 +1,39 @@
+"""Sinusoidal positional encoding (paper, section 3.5).
+
+PE(pos, 2i) = sin(pos / 10000^(2i / D))    PE(pos, 2i + 1) = cos(same)
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+def sinusoids(length: int, d_model: int) -> Tensor:
+    """Return PE for positions 0 .. length - 1, L D, computed in fp64 and rounded to fp32.
+
+    Raises:
+        ValueError: if `d_model` is odd: a sine would have no cosine beside it.
+    """
+    if d_model % 2:
+        raise ValueError(f"`d_model` must be even, but is {d_model}.")
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    pair = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angle = position / 10000 ** (pair / d_model)  # L D/2
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2).float()
+
+
+class Positions(nn.Module):
+    """Adds PE to embeddings; the table grows on demand, so no length is too long."""
+
+    table: Tensor
+
+    def __init__(self, d_model: int, *, length: int = 512) -> None:
+        super().__init__()
+        self.register_buffer("table", sinusoids(length, d_model), persistent=False)
+
+    def forward(self, x: Tensor, *, start: int = 0) -> Tensor:
+        """Add PE(start), PE(start + 1), ... to x, B L D."""
+        end = start + x.shape[-2]
+        if end > len(self.table):
+            longer = sinusoids(max(end, 2 * len(self.table)), x.shape[-1])
+            self.table = longer.to(self.table)
+        return x + self.table[start:end]

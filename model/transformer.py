@@ -1,0 +1,113 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017, section 3)."""
+
+from torch import Tensor, nn
+
+from tfm.model.attention.choice import AttentionPlan
+from tfm.model.attention.padding import Padding
+from tfm.model.cache import DecoderCache, LayerCache
+from tfm.model.dropout import Dropout
+from tfm.model.layers import DecoderLayer, EncoderLayer
+from tfm.model.positions import Positions
+from tfm.model.settings import ModelSettings
+
+
+class Transformer(nn.Module):
+    """Source ids in, a distribution over the next target id out.
+
+    With a joint vocabulary one matrix is the source embedding, the target embedding and the output
+    projection (paper, section 3.4); with separate ones the last two share one.
+    """
+
+    def __init__(
+        self, settings: ModelSettings, *, source_vocab: int, target_vocab: int, joint: bool
+    ) -> None:
+        super().__init__()
+        if joint and source_vocab != target_vocab:
+            raise ValueError(f"joint vocabularies differ: {source_vocab} and {target_vocab}")
+        self.settings = settings
+        self.source_vocab, self.target_vocab, self.joint = source_vocab, target_vocab, joint
+        D = settings.d_model
+        self.target_embedding = nn.Embedding(target_vocab, D)
+        self.source_embedding = self.target_embedding if joint else nn.Embedding(source_vocab, D)
+        self.positions = Positions(D)
+        self.dropout = Dropout(settings.dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
+        pre = settings.norm == "pre"  # pre-norm leaves the last sum unnormalised
+        self.encoder_norm = nn.LayerNorm(D) if pre else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(D) if pre else nn.Identity()
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw weights: Xavier-uniform matrices, zero biases, embeddings of variance 1 / D.
+
+        Embeddings are multiplied by sqrt(D) on the way in, which makes them unit-sized there, and
+        used as they are in the output projection, which makes the first logits unit-sized.
+        """
+        D = self.settings.d_model
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                for block in module.weight.split(D) if module.in_features == D else [module.weight]:
+                    nn.init.xavier_uniform_(block)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=D**-0.5)
+
+    def use_attention(self, plan: AttentionPlan) -> None:
+        """Run the three attentions by the backends of `plan` from now on."""
+        for layer in self.encoder:
+            layer.self_attention.attend = plan.encoder
+        for layer in self.decoder:
+            layer.self_attention.attend = plan.decoder
+            layer.cross_attention.attend = plan.cross
+
+    def encode(self, source_ids: Tensor, source: Padding) -> Tensor:
+        """Return the memory, B S D, of source ids, B S."""
+        x = self.embed(self.source_embedding, source_ids)
+        for layer in self.encoder:
+            x = layer(x, source=source)
+        return self.encoder_norm(x)
+
+    def decode(
+        self, target_ids: Tensor, memory: Tensor, *, source: Padding, target: Padding | None = None
+    ) -> Tensor:
+        """Return the last hidden states, B T D, of target ids, B T, by teacher forcing."""
+        x = self.embed(self.target_embedding, target_ids)
+        for layer in self.decoder:
+            kv = layer.cross_attention.keys_values(memory)
+            x = layer(x, memory=kv, source=source, target=target)
+        return self.decoder_norm(x)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Return logits, ... V, of hidden states, ... D: the product with the target embedding."""
+        return nn.functional.linear(hidden, self.target_embedding.weight)
+
+    def forward(
+        self,
+        source_ids: Tensor,
+        target_ids: Tensor,
+        *,
+        source: Padding,
+        target: Padding | None = None,
+    ) -> Tensor:
+        """Return the logits of each next target id, B T V."""
+        memory = self.encode(source_ids, source)
+        return self.project(self.decode(target_ids, memory, source=source, target=target))
+
+    def start(self, memory: Tensor, source: Padding) -> DecoderCache:
+        """Begin decoding: project the memory, B S D, to each layer's keys and values, once."""
+        layers = [LayerCache(layer.cross_attention.keys_values(memory)) for layer in self.decoder]
+        return DecoderCache(layers, source)
+
+    def step(self, target_ids: Tensor, cache: DecoderCache) -> Tensor:
+        """Decode one more position: ids, R, to last hidden states, R D. Equals `decode` there."""
+        x = self.embed(self.target_embedding, target_ids[:, None], start=cache.length)  # R 1 D
+        for layer, past in zip(self.decoder, cache.layers, strict=True):
+            x = layer(x, memory=past.memory, source=cache.source, cache=past)
+        cache.length += 1
+        return self.decoder_norm(x).squeeze(1)
+
+    def embed(self, embedding: nn.Embedding, ids: Tensor, *, start: int = 0) -> Tensor:
+        """Return Dropout(E[ids] sqrt(D) + PE), B L D (paper, sections 3.4, 3.5, 5.4)."""
+        x = embedding(ids) * self.settings.d_model**0.5
+        return self.dropout(self.positions(x, start=start))
