@@ -1,0 +1,35 @@
+"""What a run says while it works. It goes to stderr: stdout carries results and nothing else.
+
+`log` takes text as it is: no markup, no emoji codes, no highlighting, so that a user's text can be
+printed without escaping. Under NO_COLOR, in CI and without a terminal it is plain text.
+"""
+
+import os
+
+from rich.console import Console
+
+IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+log = Console(
+    stderr=True,
+    markup=False,
+    emoji=False,
+    highlight=False,
+    force_terminal=False if IN_CI else None,  # a CI log is no terminal, even if it says so
+)
+
+
+def note(text: str) -> None:
+    """Print one line of information."""
+    log.print(one_line(text), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print one line that the user should act on, or at least know of."""
+    log.print(f"tfm: warning: {one_line(text)}", style="yellow", soft_wrap=True)
+
+
+def one_line(text: str) -> str:
+    """Return `text` as one printable line: breaks become spaces, control characters escapes."""
+    joined = " ".join(part.strip() for part in text.splitlines() if part.strip())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)

@@ -1,0 +1,147 @@
+"""The command `tfm`: its verbs, and the one place that turns an error into an exit code.
+
+    0    done
+    1    the user's input or environment is at fault: one line, no traceback without --debug
+    2    wrong usage
+    130  interrupted (Ctrl-C)     141  stdout was closed     143  terminated
+
+Anything else is a bug of ours and keeps its traceback. Verbs import torch inside themselves, so
+that help is there at once.
+"""
+
+import errno
+import io
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from tfm.cli.console import one_line
+from tfm.cli.demo import demo
+from tfm.cli.evaluate import evaluate
+from tfm.cli.inspect_attention import inspect_attention
+from tfm.cli.options import Debug
+from tfm.cli.tokenizer import tokenizer
+from tfm.cli.train import train
+from tfm.cli.translate import translate
+from tfm.data.errors import UserError
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100}
+)
+app.add_typer(tokenizer, name="tokenizer", help="Train a tokenizer; encode and decode text.")
+app.command("train")(train)
+app.command("translate")(translate)
+app.command("eval")(evaluate)
+app.command("inspect-attention")(inspect_attention)
+app.command("demo")(demo)
+
+
+@dataclass
+class Run:
+    """What the options before and after the verb tell the error boundary."""
+
+    debug: bool = False
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"tfm {version('tfm')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+]
+
+
+@app.callback()
+def tfm(version: Version = False, debug: Debug = False) -> None:
+    """Train, run, measure and explain encoder-decoder Transformers for translation."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `tfm` on `arguments` (default: the command line's) and return the exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    _speak_utf8()
+    signal.signal(signal.SIGTERM, _terminate)
+    run = Run()
+    try:
+        try:
+            _invoke(arguments or ["--help"], run)
+        finally:
+            sys.stdout.flush()  # here, where a closed pipe is caught, and not at Python's exit
+    except typer.Exit as request:
+        return request.exit_code
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        place = context.command_path if context else "tfm"
+        return _fail(f"{error.format_message().rstrip('.')}; see {place} --help", error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        _settle_stdout()
+        return 141
+    except (UserError, OSError) as error:
+        _settle_stdout()
+        if isinstance(error, OSError) and not _is_users(error):
+            raise
+        if run.debug:
+            traceback.print_exc()
+        return _fail(_describe(error), 1)
+    return 0
+
+
+def _invoke(arguments: Sequence[str], run: Run) -> None:
+    # Typer's own `app()` would turn EOFError and Ctrl-C into its exceptions and choose exit codes.
+    command = typer.main.get_command(app)
+    with command.make_context("tfm", list(arguments), obj=run) as context:
+        command.invoke(context)
+
+
+# Without a file name an OSError is the user's only if the machine ran out of something.
+EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
+
+
+def _is_users(error: OSError) -> bool:
+    return error.filename is not None or error.errno in EXHAUSTED
+
+
+def _describe(error: UserError | OSError) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    return ": ".join([*names, error.strerror or str(error)])
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"tfm: error: {one_line(message)}", file=sys.stderr)
+    return code
+
+
+def _speak_utf8() -> None:
+    """Write UTF-8 with LF on every platform; what UTF-8 cannot hold becomes an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not so where a test captures the output
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="")
+
+
+def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    """Leave through every `finally`, so that temporary files go. `train` saves first, by itself."""
+    sys.exit(128 + signum)
+
+
+def _settle_stdout() -> None:
+    """Send what stdout no longer takes nowhere, or Python would try again and complain at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

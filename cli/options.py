@@ -1,0 +1,101 @@
+"""The options that verbs share, so that a name means the same everywhere.
+
+A verb writes `beam: Beam = None`: None means not given, and the settings file decides.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def _remember_debug(context: typer.Context, debug: bool) -> bool:
+    """Tell the error boundary in `tfm.cli.main` to show tracebacks, wherever the flag stood."""
+    run = context.find_root().obj
+    if debug and run is not None:
+        run.debug = True
+    return debug
+
+
+# Settings
+Config = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE|PRESET", help="Settings: a TOML file or a preset."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable."),
+]
+DumpConfig = Annotated[
+    bool, typer.Option("--dump-config", help="Print the resolved settings as TOML and stop.")
+]
+Steps = Annotated[
+    int | None, typer.Option("--steps", metavar="N", help="Steps to train for (training.steps).")
+]
+Seed = Annotated[
+    int | None, typer.Option("--seed", metavar="N", help="Seed of the run (training.seed).")
+]
+Beam = Annotated[
+    int | None,
+    typer.Option("--beam", metavar="N", help="Width of the beam; 1 is greedy (decoding.beam)."),
+]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option(
+        "--length-penalty",
+        metavar="A",
+        help="A hypothesis of n pieces, end included, scores log P / n^A.",
+    ),
+]
+
+# Text
+Train = Annotated[str | None, typer.Option("--train", metavar="CORPUS", help="Pairs to train on.")]
+Valid = Annotated[
+    str | None, typer.Option("--valid", metavar="CORPUS", help="Pairs that choose the best model.")
+]
+Test = Annotated[
+    str | None, typer.Option("--test", metavar="CORPUS", help="Pairs to translate and score.")
+]
+Source = Annotated[
+    str | None, typer.Option("--source", metavar="LANG", help="Source language (data.source).")
+]
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="LANG", help="Target language (data.target).")
+]
+NBest = Annotated[
+    int, typer.Option("--n-best", min=1, metavar="N", help="Translations to give per line.")
+]
+
+# Places
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Model directory, as `tfm train` leaves it.")
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there, not to stdout.")
+]
+OutputDirectory = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="DIR", help="Directory to write to.")
+]
+
+# The machine
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")]
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16", "fp16"],
+    typer.Option("--precision", help="Number format of the arithmetic."),
+]
+Attention = Annotated[
+    Literal["auto", "math", "sdpa", "flash"],
+    typer.Option("--attention", help="Implementation of attention; auto says which it took."),
+]
+
+# The report
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        help="Show the traceback of an error.",
+        callback=_remember_debug,
+        is_eager=True,
+    ),
+]
