@@ -1,1 +1,1 @@
-"""Text to ids to batches: corpora, tokenizer, batching, built-in corpus. Imports no torch."""
+"""Text to ids to batches: corpora, tokenizer, batching, the built-in corpus. Imports no torch."""

@@ -7,7 +7,7 @@ the file, the key and the nearest valid key; ranges are checked by each section'
 import difflib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
@@ -41,44 +41,58 @@ class TokenizerSettings:
         require(self.vocab_size >= 1, "vocab_size", self.vocab_size, "must be at least 1")
 
 
+class BrokenRule(SettingsError):
+    """A value that its section's rules refuse; `key` lets the reader say where it came from."""
+
+    def __init__(self, key: str, value: object, rule: str) -> None:
+        super().__init__(f"`{key}` {rule}, but is {value!r}.")
+        self.key = key
+
+
 def require(condition: bool, key: str, value: object, rule: str) -> None:
-    """Raise `SettingsError` in the house phrase unless `condition` holds."""
+    """Raise `BrokenRule` in the house phrase unless `condition` holds."""
     if not condition:
-        raise SettingsError(f"`{key}` {rule}, but is {value!r}.")
+        raise BrokenRule(key, value, rule)
 
 
-def nearest(name: str, known: typing.Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the valid name closest to `name`, or all of them."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean `{close[0]}`?" if close else "valid: " + ", ".join(sorted(known))
 
 
-def read_section(cls: type[Section], table: Mapping[str, Any], where: str) -> Section:
-    """Build the section `cls` from a TOML table; `where` is what errors call its place."""
+def read_section(
+    cls: type[Section],
+    table: Mapping[str, Any],
+    where: str,
+    origins: Mapping[str, str] = types.MappingProxyType({}),
+) -> Section:
+    """Build the section `cls` from a TOML table.
+
+    Args:
+        where: what an error calls the place of the table.
+        origins: the same for single keys that came from elsewhere, such as the command line.
+    """
     hints = typing.get_type_hints(cls)
     known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for key, value in table.items():
+        place = origins.get(key, where)
         if key not in known:
-            raise SettingsError(f"{where}: unknown key `{key}`; {nearest(key, known)}")
+            raise SettingsError(f"{place}: unknown key `{key}`; {nearest(key, known)}")
         if not _fits(value, hints[key]):
             raise SettingsError(
-                f"{where}: `{key}` must be {_describe(hints[key])}, but is {value!r}."
+                f"{place}: `{key}` must be {_describe(hints[key])}, but is {value!r}."
             )
     try:
         return cls(**{key: _coerce(value, hints[key]) for key, value in table.items()})
-    except SettingsError as error:
-        raise SettingsError(f"{where}: {error}") from None
+    except BrokenRule as error:
+        raise SettingsError(f"{origins.get(error.key, where)}: {error}") from None
 
 
 def _fits(value: object, hint: Any) -> bool:
-    origin = typing.get_origin(hint)
-    if origin is Literal:
-        return value in typing.get_args(hint) and isinstance(value, str)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, option) for option in typing.get_args(hint))
-    if hint is bool:
-        return isinstance(value, bool)
+    if typing.get_origin(hint) is Literal:
+        return isinstance(value, str) and value in typing.get_args(hint)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint is float:
@@ -92,6 +106,6 @@ def _coerce(value: Any, hint: Any) -> Any:
 
 def _describe(hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(repr(option) for option in typing.get_args(hint))
+        return "one of " + ", ".join(f'"{option}"' for option in typing.get_args(hint))
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
-    return names.get(hint, str(hint))
+    return names[hint]

@@ -4,11 +4,11 @@ This file imports no torch, so that `tfm tokenizer` and `--dump-config` stay qui
 """
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import tomli_w
 
@@ -142,8 +142,8 @@ class Settings:
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
 
     @classmethod
-    def read(cls, config: str | Path | None, overrides: Sequence[str] = ()) -> Self:
-        """Read a TOML file or a preset by name, then apply `section.key=value` overrides.
+    def read(cls, config: str | Path | None, overrides: Sequence["str | Override"] = ()) -> Self:
+        """Read a TOML file or a preset by name, then apply `section.key=value` overrides in order.
 
         Raises:
             SettingsError: for a missing file, bad TOML, an unknown key, a wrong type or range.
@@ -156,31 +156,27 @@ class Settings:
         return cls.from_tables(tables, where, overrides)
 
     @classmethod
-    def from_tables(cls, tables: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> Self:
+    def from_tables(
+        cls, tables: Mapping[str, Any], where: str, overrides: Sequence["str | Override"] = ()
+    ) -> Self:
         """Build the settings from parsed TOML tables; `where` is what errors call their place."""
-        sections = {f.name: type_ for f, type_ in zip(fields(cls), SECTIONS, strict=True)}
         for name, table in tables.items():
-            if name not in sections:
-                raise SettingsError(f"{where}: unknown section [{name}]; {nearest(name, sections)}")
+            _check_section(name, where)
             if not isinstance(table, dict):
                 raise SettingsError(f"{where}: `{name}` must be a section, but is {table!r}.")
-        merged = {name: dict(tables.get(name, {})) for name in sections}
-        for override in overrides:
-            name, key, value = _parse_override(override)
-            if name not in sections:
-                raise SettingsError(
-                    f"--set {override}: unknown section [{name}]; {nearest(name, sections)}"
-                )
-            # read_section refuses an unknown key too, but would blame the file for it.
-            known = [f.name for f in fields(sections[name])] + ["size"] * (name == "model")
-            if key not in known:
-                raise SettingsError(f"--set {override}: unknown key `{key}`; {nearest(key, known)}")
-            merged[name][key] = value
-        merged["model"] = _expand_size(merged["model"], where)
+        merged: dict[str, dict[str, Any]] = {name: dict(tables.get(name, {})) for name in SECTIONS}
+        origins: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
+        for item in overrides:
+            override = Override.parse(item) if isinstance(item, str) else item
+            _check_section(override.section, override.origin)
+            merged[override.section][override.key] = override.value
+            origins[override.section][override.key] = override.origin
+        size_place = origins["model"].get("size", f"{where}: [model]")
+        merged["model"] = _expand_size(merged["model"], size_place)
         return cls(
             **{
-                name: read_section(type_, merged[name], f"{where}: [{name}]")
-                for name, type_ in sections.items()
+                name: read_section(type_, merged[name], f"{where}: [{name}]", origins[name])
+                for name, type_ in SECTIONS.items()
             }
         )
 
@@ -189,7 +185,35 @@ class Settings:
         return tomli_w.dumps(asdict(self))
 
 
-SECTIONS = (DataSettings, TokenizerSettings, ModelSettings, TrainingSettings, DecodingSettings)
+SECTIONS: dict[str, type[Any]] = {
+    "data": DataSettings,
+    "tokenizer": TokenizerSettings,
+    "model": ModelSettings,
+    "training": TrainingSettings,
+    "decoding": DecodingSettings,
+}
+
+
+class Override(NamedTuple):
+    """A value that replaces the file's; `origin` is what errors call the place it came from."""
+
+    section: str
+    key: str
+    value: Any
+    origin: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse `section.key=value`; a value that is no TOML is a string: `model.norm=post`."""
+        origin = f"--set {text}"
+        place, equals, value = text.partition("=")
+        section, dot, key = (part.strip() for part in place.partition("."))
+        if not (equals and dot and section and key):
+            raise SettingsError(f"{origin}: must look like section.key=value")
+        try:
+            return cls(section, key, tomllib.loads(f"value = {value}")["value"], origin)
+        except tomllib.TOMLDecodeError:
+            return cls(section, key, value.strip(), origin)
 
 
 def presets() -> list[str]:
@@ -202,7 +226,7 @@ def _find(config: str | Path) -> tuple[str, str]:
     path = Path(config)
     if path.is_file():
         try:
-            return str(path), path.read_text(encoding="utf-8")
+            return str(path), path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise SettingsError(
                 f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8"
@@ -216,23 +240,17 @@ def _find(config: str | Path) -> tuple[str, str]:
     )
 
 
-def _parse_override(override: str) -> tuple[str, str, Any]:
-    place, equals, text = override.partition("=")
-    section, dot, key = place.partition(".")
-    if not (equals and dot and section and key):
-        raise SettingsError(f"--set {override}: must look like section.key=value")
-    try:
-        return section, key, tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return section, key, text  # a bare word is a string: --set model.norm=post
+def _check_section(name: str, place: str) -> None:
+    if name not in SECTIONS:
+        raise SettingsError(f"{place}: unknown section [{name}]; {nearest(name, SECTIONS)}")
 
 
-def _expand_size(table: dict[str, Any], where: str) -> dict[str, Any]:
+def _expand_size(table: dict[str, Any], place: str) -> dict[str, Any]:
     if "size" not in table:
         return table
     rest = {key: value for key, value in table.items() if key != "size"}
-    if table["size"] not in SIZES:
-        raise SettingsError(
-            f"{where}: [model]: `size` must be one of {', '.join(SIZES)}, but is {table['size']!r}."
-        )
-    return SIZES[table["size"]] | rest
+    size = table["size"]
+    if not isinstance(size, str) or size not in SIZES:
+        names = ", ".join(f'"{name}"' for name in SIZES)
+        raise SettingsError(f"{place}: `size` must be one of {names}, but is {size!r}.")
+    return SIZES[size] | rest
