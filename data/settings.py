@@ -5,6 +5,7 @@ the file, the key and the nearest valid key; ranges are checked by each section'
 """
 
 import difflib
+import json
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -45,7 +46,7 @@ class BrokenRule(SettingsError):
     """A value that its section's rules refuse; `key` lets the reader say where it came from."""
 
     def __init__(self, key: str, value: object, rule: str) -> None:
-        super().__init__(f"`{key}` {rule}, but is {value!r}.")
+        super().__init__(f"`{key}` {rule}, but is {as_written(value)}.")
         self.key = key
 
 
@@ -53,6 +54,11 @@ def require(condition: bool, key: str, value: object, rule: str) -> None:
     """Raise `BrokenRule` in the house phrase unless `condition` holds."""
     if not condition:
         raise BrokenRule(key, value, rule)
+
+
+def as_written(value: object) -> str:
+    """Return `value` as a TOML file would write it, near enough for a message."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -82,7 +88,7 @@ def read_section(
             raise SettingsError(f"{place}: unknown key `{key}`; {nearest(key, known)}")
         if not _fits(value, hints[key]):
             raise SettingsError(
-                f"{place}: `{key}` must be {_describe(hints[key])}, but is {value!r}."
+                f"{place}: `{key}` must be {_describe(hints[key])}, but is {as_written(value)}."
             )
     try:
         return cls(**{key: _coerce(value, hints[key]) for key, value in table.items()})

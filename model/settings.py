@@ -13,7 +13,14 @@ from typing import Any, Literal, NamedTuple, Self
 import tomli_w
 
 from tfm.data.errors import SettingsError
-from tfm.data.settings import DataSettings, TokenizerSettings, nearest, read_section, require
+from tfm.data.settings import (
+    DataSettings,
+    TokenizerSettings,
+    as_written,
+    nearest,
+    read_section,
+    require,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +170,9 @@ class Settings:
         for name, table in tables.items():
             _check_section(name, where)
             if not isinstance(table, dict):
-                raise SettingsError(f"{where}: `{name}` must be a section, but is {table!r}.")
+                raise SettingsError(
+                    f"{where}: `{name}` must be a section, but is {as_written(table)}."
+                )
         merged: dict[str, dict[str, Any]] = {name: dict(tables.get(name, {})) for name in SECTIONS}
         origins: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
         for item in overrides:
@@ -252,5 +261,5 @@ def _expand_size(table: dict[str, Any], place: str) -> dict[str, Any]:
     size = table["size"]
     if not isinstance(size, str) or size not in SIZES:
         names = ", ".join(f'"{name}"' for name in SIZES)
-        raise SettingsError(f"{place}: `size` must be one of {names}, but is {size!r}.")
+        raise SettingsError(f"{place}: `size` must be one of {names}, but is {as_written(size)}.")
     return SIZES[size] | rest
