@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -21,8 +21,7 @@ PAIRS = [
 ]
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """What a process left: stdout as bytes, for the line contract; stderr as text."""
 
     code: int
@@ -30,29 +29,34 @@ class Finished:
     stderr: str
 
 
-def environment(**changes: str) -> dict[str, str]:
-    """Return the environment that a test gives to `tfm`: one thread, no colours, no terminal."""
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """Return the environment that tests give to a process: one thread, no colours."""
     kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "PYTHONIOENCODING")}
-    return kept | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"} | changes
+    return kept | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 
 @pytest.fixture(scope="session")
-def run_tfm() -> Callable[..., Finished]:
-    """Run `tfm` in a process of its own: `run_tfm("translate", model, stdin=b"...", cwd=...)`."""
+def run_tfm(environment: dict[str, str]) -> Callable[..., Finished]:
+    """Run `tfm` in a process of its own: `run_tfm("translate", model, stdin=b"...", cwd=...)`.
+
+    `program` replaces `-m tfm.cli`; other keywords are environment variables.
+    """
 
     def run(
         *arguments: str | Path,
+        program: tuple[str, ...] = ("-m", "tfm.cli"),
         stdin: bytes = b"",
         cwd: Path | None = None,
         timeout: float = 300,
         **variables: str,
     ) -> Finished:
         done = subprocess.run(
-            [sys.executable, "-m", "tfm.cli", *map(str, arguments)],
+            [sys.executable, *program, *map(str, arguments)],
             input=stdin,
             capture_output=True,
             cwd=cwd,
-            env=environment(**variables),
+            env=environment | variables,
             timeout=timeout,
         )
         return Finished(done.returncode, done.stdout, done.stderr.decode())

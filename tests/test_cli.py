@@ -1,0 +1,257 @@
+"""The command `tfm`: exit codes, one line per error, a quiet stdout, and help at once.
+
+The processes run the real `main` with one more verb, `act`, which does what an error needs.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfm.cli.console import one_line
+
+ACT = """
+import errno, sys, time
+from pathlib import Path
+from typing import Annotated
+import typer
+from tfm.cli.main import app, main
+from tfm.cli.options import Debug
+from tfm.data.errors import DataError
+
+@app.command("act")
+def act(what: Annotated[str, typer.Argument()], debug: Debug = False) -> None:
+    match what:
+        case "nothing":
+            print("done")
+        case "user":
+            raise DataError("in.txt: line 3:\\n  bad \\x1b[31mword\\u2028; remove it")
+        case "missing":
+            open("no/such/file")
+        case "nameless":
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        case "bug":
+            raise ZeroDivisionError("ours")
+        case "end-of-file":
+            raise EOFError("ours too")
+        case "text":
+            print("caf\\u00e9 \\udcff\\u2028.", end="\\n")
+        case "flood":
+            for number in range(100_000):
+                print(number)
+        case "wait":
+            print("ready", flush=True)
+            try:
+                time.sleep(30)
+            finally:
+                Path("cleaned").touch()
+
+sys.exit(main())
+"""
+
+
+RunTfm = Callable[..., Any]  # the fixture of conftest.py: code, stdout, stderr
+
+
+@pytest.fixture(scope="session")
+def act(run_tfm: RunTfm) -> RunTfm:
+    return partial(run_tfm, program=("-c", ACT))
+
+
+def test_success_is_zero_and_leaves_stderr_alone(act: RunTfm) -> None:
+    assert act("act", "nothing") == (0, b"done\n", "")
+
+
+def test_a_users_error_is_one_printable_line_and_one(act: RunTfm) -> None:
+    message = "tfm: error: in.txt: line 3: bad \\x1b[31mword ; remove it\n"
+    assert act("act", "user") == (1, b"", message)
+
+
+def test_a_file_that_cannot_be_opened_is_the_users_error(act: RunTfm) -> None:
+    assert act("act", "missing") == (
+        1,
+        b"",
+        "tfm: error: no/such/file: No such file or directory\n",
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--debug", "act", "user"), ("act", "user", "--debug")])
+def test_debug_shows_the_traceback_wherever_it_stands(
+    act: RunTfm, arguments: tuple[str, ...]
+) -> None:
+    done = act(*arguments)
+    assert done.code == 1
+    assert done.stderr.startswith("Traceback (most recent call last)")
+    assert done.stderr.splitlines()[-1].startswith("tfm: error: in.txt: line 3")
+
+
+@pytest.mark.parametrize(
+    ("what", "last_line"),
+    [
+        ("bug", "ZeroDivisionError: ours"),
+        ("end-of-file", "EOFError: ours too"),
+        ("nameless", "OSError: [Errno 9] Bad file descriptor"),
+    ],
+)
+def test_a_bug_keeps_its_plain_traceback(act: RunTfm, what: str, last_line: str) -> None:
+    done = act("act", what)
+    assert done.code not in (0, 2)
+    assert done.stderr.startswith("Traceback (most recent call last)")
+    assert done.stderr.splitlines()[-1] == last_line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("acts",), "'acts'"),
+        (("act",), "what"),
+        (("act", "nothing", "more"), "more"),
+        (("act", "nothing", "--colour"), "--colour"),
+        (("tokenizer",), "tfm tokenizer --help"),
+    ],
+)
+def test_wrong_usage_is_two_and_one_line_that_points_to_help(
+    act: RunTfm, arguments: tuple[str, ...], part: str
+) -> None:
+    done = act(*arguments)
+    assert (done.code, done.stdout) == (2, b"")
+    assert done.stderr.startswith("tfm: error: ")
+    assert done.stderr.endswith(" --help\n")
+    assert done.stderr.count("\n") == 1
+    assert part in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "said"),
+    [(signal.SIGINT, 130, "tfm: error: interrupted\n"), (signal.SIGTERM, 143, "")],
+)
+def test_a_signal_ends_through_the_clean_up(
+    environment: dict[str, str], tmp_path: Path, sent: signal.Signals, code: int, said: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ACT, "act", "wait"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(sent)
+    _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr.decode()) == (code, said)
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_a_closed_pipe_ends_quietly(environment: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ACT, "act", "flood"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == b"0\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=20) == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("arguments", [("act", "flood"), ("act", "nothing"), ("--help",)])
+def test_a_full_disk_is_the_users_error(
+    environment: dict[str, str], arguments: tuple[str, ...]
+) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", ACT, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"tfm: error: No space left on device\n"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-16"])
+def test_stdout_is_utf8_whatever_the_locale_says(act: RunTfm, encoding: str) -> None:
+    done = act("act", "text", PYTHONIOENCODING=encoding, LC_ALL="C")
+    assert (done.code, done.stdout) == (0, "café \\udcff\u2028.\n".encode())
+
+
+def test_help_is_there_at_once_and_loads_no_heavy_module(environment: dict[str, str]) -> None:
+    """Promise of `tfm --help`: under half a second; the processor's time, as machines are busy."""
+    code = (
+        "import sys, time\n"
+        "from tfm.cli.main import main\n"
+        "assert main(['--help']) == 0\n"
+        "assert time.process_time() < 0.5, time.process_time()\n"
+        "heavy = {'torch', 'numpy', 'datasets', 'sacrebleu', 'sentencepiece', 'safetensors'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env=environment, timeout=60
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"inspect-attention" in done.stdout
+
+
+def test_no_argument_at_all_shows_the_help(run_tfm: RunTfm) -> None:
+    assert run_tfm() == run_tfm("--help")
+    assert run_tfm().code == 0
+
+
+VERBS = ["train", "translate", "eval", "inspect-attention", "demo"]
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "tokenizer train", "tokenizer encode"])
+def test_every_verb_has_help_and_the_debug_flag(run_tfm: RunTfm, verb: str) -> None:
+    done = run_tfm(*verb.split(), "--help")
+    assert (done.code, done.stderr) == (0, "")
+    assert b"--debug" in done.stdout
+    assert b"\x1b" not in done.stdout
+
+
+def test_the_length_penalty_is_one_formula_and_printed_in_help(run_tfm: RunTfm) -> None:
+    text = " ".join(run_tfm("translate", "--help").stdout.decode().split())
+    assert "log P / n^A" in text
+
+
+def test_dump_config_prints_a_file_that_prints_itself(run_tfm: RunTfm, tmp_path: Path) -> None:
+    first = run_tfm("train", "--config", "multi30k", "--steps", "7", "--dump-config")
+    assert first.code == 0, first.stderr
+    assert b"steps = 7\n" in first.stdout
+    path = tmp_path / "resolved.toml"
+    path.write_bytes(first.stdout)
+    assert run_tfm("train", "--config", path, "--dump-config").stdout == first.stdout
+
+
+def test_a_bad_setting_is_one_line(run_tfm: RunTfm) -> None:
+    done = run_tfm("train", "--config", "demo", "--set", "model.nrom=pre")
+    assert done == (
+        1,
+        b"",
+        "tfm: error: --set model.nrom=pre: unknown key `nrom`; did you mean `norm`?\n",
+    )
+
+
+def test_the_version_is_the_packages(run_tfm: RunTfm) -> None:
+    try:
+        expected = version("tfm")
+    except PackageNotFoundError:
+        pytest.skip("tfm is not installed")
+    assert run_tfm("--version") == (0, f"tfm {expected}\n".encode(), "")
+
+
+def test_one_line_keeps_printable_text_as_it_is() -> None:
+    assert one_line("a  b: größer ✓") == "a  b: größer ✓"
+    assert one_line("a\r\n\n b\x85c\x00") == "a b c\\x00"
+    assert one_line("name\udcff") == "name\\udcff"
