@@ -1,0 +1,180 @@
+"""Ids to batches: sentences of similar length together, within a budget of tokens.
+
+A corpus is a few flat arrays, so that millions of pairs take little more than their ids. The order
+of batches is a pure function of corpus, budget, seed and epoch: resuming needs no saved sampler.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from tfm.data.corpus import Pair
+from tfm.data.errors import DataError
+from tfm.data.settings import DataSettings
+from tfm.data.tokenizer import BOS, EOS, PAD, Tokenizer
+
+Ints = npt.NDArray[np.int64]
+CHUNK = 4096  # pairs encoded at a time
+JITTER = 0.75  # pieces by which lengths are blurred, so that batches differ from epoch to epoch
+
+
+@dataclass(frozen=True)
+class Side:
+    """The ids of one side of a corpus, end to end, without BOS and EOS.
+
+    Args:
+        ids: int32, all pieces.
+        offsets: int64, one more than there are sentences; sentence i is offsets[i] to [i + 1].
+    """
+
+    ids: npt.NDArray[np.int32]
+    offsets: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        """The number of pieces of each sentence."""
+        return np.diff(self.offsets)
+
+    def sentence(self, i: int) -> npt.NDArray[np.int32]:
+        """Return the ids of sentence `i`."""
+        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+
+    def padded(self, indices: Ints, *, before: int | None, after: int | None) -> Ints:
+        """Return the sentences `indices`, with the id `before` or `after` each, padded: [B, L]."""
+        begin, end = int(before is not None), int(after is not None)
+        lengths = self.lengths[indices]
+        rows = np.repeat(np.arange(len(indices)), lengths)
+        columns = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        batch = np.full((len(indices), int(lengths.max()) + begin + end), PAD, dtype=np.int64)
+        batch[rows, columns + begin] = self.ids[np.repeat(self.offsets[indices], lengths) + columns]
+        if before is not None:
+            batch[:, 0] = before
+        if after is not None:
+            batch[np.arange(len(indices)), lengths + begin] = after
+        return batch
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """The pairs that training sees, as ids; `dropped` counts the others by reason."""
+
+    source: Side
+    target: Side
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.source.offsets) - 1
+
+    @property
+    def source_lengths(self) -> Ints:
+        """The number of source pieces of each pair."""
+        return self.source.lengths
+
+    @property
+    def target_lengths(self) -> Ints:
+        """The number of target pieces of each pair."""
+        return self.target.lengths
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentence pairs as rows of ids, padded on the right with PAD. All arrays are int64.
+
+    Args:
+        source: pieces + EOS, [B, S].
+        source_lengths: how many of each row are not padding, EOS counted, [B].
+        target_in: BOS + pieces, [B, T].
+        target_out: pieces + EOS, [B, T]: what the model is to say after each of `target_in`.
+        target_lengths: how many of each row are not padding, BOS or EOS counted, [B].
+        indices: where the pairs stand in the corpus, [B].
+    """
+
+    source: Ints
+    source_lengths: Ints
+    target_in: Ints
+    target_out: Ints
+    target_lengths: Ints
+    indices: Ints
+
+
+def encode_corpus(
+    pairs: Iterable[Pair], tokenizer: Tokenizer, settings: DataSettings
+) -> EncodedCorpus:
+    """Encode a stream of pairs; leave out blank ones and those longer than `max_length` pieces.
+
+    Raises:
+        DataError: when no pair is left.
+    """
+    sides: tuple[list[Ints], list[Ints]] = ([], [])
+    lengths: tuple[list[int], list[int]] = ([], [])
+    dropped = {"empty": 0, "too long": 0}
+    pairs = iter(pairs)
+    while chunk := list(islice(pairs, CHUNK)):
+        filled = [pair for pair in chunk if pair.source.strip() and pair.target.strip()]
+        dropped["empty"] += len(chunk) - len(filled)
+        encoded = zip(
+            tokenizer.encode_source_batch([pair.source for pair in filled]),
+            tokenizer.encode_target_batch([pair.target for pair in filled]),
+            strict=True,
+        )
+        kept = [ids for ids in encoded if max(map(len, ids)) <= settings.max_length]
+        dropped["too long"] += len(filled) - len(kept)
+        for side in (0, 1):
+            flat = chain.from_iterable(ids[side] for ids in kept)
+            sides[side].append(np.fromiter(flat, dtype=np.int32))
+            lengths[side].extend(len(ids[side]) for ids in kept)
+    if not lengths[0]:
+        raise DataError(
+            f"no pair is left to train on: {dropped['empty']} have a blank side, "
+            f"{dropped['too long']} are longer than data.max_length = {settings.max_length} pieces"
+        )
+    return EncodedCorpus(_side(sides[0], lengths[0]), _side(sides[1], lengths[1]), dropped)
+
+
+def epoch_batches(
+    corpus: EncodedCorpus, *, batch_tokens: int, seed: int, epoch: int
+) -> list[Ints]:
+    """Return the batches of one epoch as arrays of indices; every pair is in exactly one.
+
+    A batch's size times its longest side, EOS counted, is at most `batch_tokens`; a single pair
+    longer than that goes alone. The result depends on the arguments only.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    source, target = corpus.source_lengths, corpus.target_lengths
+    widths = np.maximum(source, target) + 1
+    blur = rng.uniform(-JITTER, JITTER, (2, len(corpus)))
+    order = np.lexsort((np.minimum(source, target) + blur[0], np.rint(widths + blur[1])))
+    batches = _cut(order, widths[order], batch_tokens)
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def make_batch(corpus: EncodedCorpus, indices: Ints) -> Batch:
+    """Return the pairs `indices` of `corpus` as one padded batch."""
+    return Batch(
+        source=corpus.source.padded(indices, before=None, after=EOS),
+        source_lengths=corpus.source_lengths[indices] + 1,
+        target_in=corpus.target.padded(indices, before=BOS, after=None),
+        target_out=corpus.target.padded(indices, before=None, after=EOS),
+        target_lengths=corpus.target_lengths[indices] + 1,
+        indices=indices,
+    )
+
+
+def _side(ids: list[Ints], lengths: list[int]) -> Side:
+    return Side(np.concatenate(ids), np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def _cut(order: Ints, widths: Ints, batch_tokens: int) -> list[Ints]:
+    """Cut `order` into the longest runs within the budget; `widths` are in the same order."""
+    batches, start = [], 0
+    while start < len(order):
+        most = max(1, batch_tokens // int(widths[start]))
+        longest = np.maximum.accumulate(widths[start : start + most])
+        cost = longest * np.arange(1, len(longest) + 1)  # grows, so the limit can be searched for
+        count = max(1, int(np.searchsorted(cost, batch_tokens, side="right")))
+        batches.append(order[start : start + count])
+        start += count
+    return batches

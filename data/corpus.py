@@ -1,0 +1,113 @@
+"""A corpus is one string; this file turns it into a stream of sentence pairs.
+
+    PREFIX                       two files PREFIX.en and PREFIX.de, or .gz, .xz, .zst of them
+    FILE.tsv|csv|jsonl|parquet   columns named by the languages
+    hf:NAME[:CONFIG[:SPLIT]]     a data set of the Hugging Face hub, or a local folder
+    builtin[:N]                  the corpus that tfm generates
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from tfm.data.errors import DataError
+from tfm.data.lines import COMPRESSED, read_lines
+
+Split = Literal["train", "valid", "test"]
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation."""
+
+    source: str
+    target: str
+
+
+def read_pairs(corpus: str, *, source: str, target: str, split: Split) -> Iterator[Pair]:
+    """Yield the pairs of `corpus` in its order, blank ones included, without holding it in memory.
+
+    Args:
+        corpus: one of the forms that the head of this file lists.
+        source: the language of the source side, as in `en`.
+        target: the language of the target side, as in `de`.
+        split: which part of `builtin`, or of an `hf:` corpus that names no split.
+
+    Raises:
+        DataError: for a corpus that is missing, cannot be read, or has unequal sides.
+    """
+    if builtin := re.fullmatch(r"builtin(?::(.*))?", corpus):
+        return _read_builtin(builtin[1], source, target, split)
+    if corpus.startswith("hf:"):
+        from tfm.data.tables import read_hub
+
+        return _pairs(read_hub(corpus, source=source, target=target, split=split))
+    suffixes = [suffix for suffix in Path(corpus).suffixes if suffix not in COMPRESSED]
+    kind = suffixes[-1].lower() if suffixes else ""
+    if kind in (".tmx", ".po", ".xliff", ".xlf"):
+        raise DataError(
+            f"{corpus}: {kind[1:].upper()} files are not read yet; convert it to TSV: "
+            "one pair a line, a tab between source and target"
+        )
+    if kind in (".tsv", ".csv", ".jsonl", ".parquet"):
+        from tfm.data.tables import read_table
+
+        return _pairs(read_table(corpus, kind, source=source, target=target))
+    return _read_two_files(corpus, source, target)
+
+
+def fingerprint(pairs: Iterable[Pair]) -> str:
+    """Return the SHA-256 of the text of a corpus, order included, in hexadecimal."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        for text in pair:
+            data = text.encode()
+            digest.update(b"%d:" % len(data))  # so that no two corpora give the same bytes
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> Iterator[Pair]:
+    return (Pair(*row) for row in rows)
+
+
+def _read_builtin(count: str | None, source: str, target: str, split: Split) -> Iterator[Pair]:
+    from tfm.data.builtin import builtin_pairs
+
+    if (source, target) not in (("en", "de"), ("de", "en")):
+        raise DataError(
+            f"builtin: has the languages en and de, but {source} and {target} are asked for"
+        )
+    if count is not None and not (count.isascii() and count.isdigit() and int(count)):
+        raise DataError(f"builtin:{count}: the number of pairs must be a whole number above 0")
+    for pair in builtin_pairs(split, int(count) if count else None):
+        yield Pair(pair.source, pair.target) if source == "en" else Pair(pair.target, pair.source)
+
+
+def _read_two_files(prefix: str, source: str, target: str) -> Iterator[Pair]:
+    paths = [_side(prefix, source), _side(prefix, target)]
+    counts = [0, 0]
+    for lines in zip_longest(*map(read_lines, paths)):
+        for side, line in enumerate(lines):
+            counts[side] += line is not None
+        if counts[0] == counts[1]:
+            yield Pair(*lines)
+    if counts[0] != counts[1]:
+        raise DataError(
+            f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: "
+            "line n of one must be the translation of line n of the other"
+        )
+
+
+def _side(prefix: str, language: str) -> Path:
+    """Return the file of one language, preferring the uncompressed one."""
+    names = [f"{prefix}.{language}{suffix}" for suffix in ("", *COMPRESSED)]
+    for name in names:
+        if Path(name).exists():
+            return Path(name)
+    raise DataError(
+        f"corpus {prefix}: no file {names[0]} (nor {', '.join(COMPRESSED)} of it); a corpus is two "
+        "files PREFIX.en and PREFIX.de, FILE.tsv|csv|jsonl|parquet, hf:NAME or builtin"
+    )

@@ -1,0 +1,192 @@
+"""Text files as lines, and files that are replaced whole or not at all.
+
+A line ends at LF or CRLF and nowhere else: U+2028, U+0085, VT, FF, NUL and a lone CR are text. That
+is why files are read as bytes: Python's text mode and `str.splitlines` break lines at more places.
+"""
+
+import errno
+import gzip
+import lzma
+import os
+import secrets
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from tfm.data.errors import DataError
+
+CHUNK = 1 << 16  # bytes asked for at a time: what a Linux pipe holds
+COMPRESSED = (".gz", ".xz", ".zst")  # suffixes that are decompressed
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_lines(path: Path | str) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file without their ends; `-` is stdin.
+
+    Files ending in .gz, .xz and .zst are decompressed. A byte order mark at the start is dropped,
+    and a last line without a line end counts.
+
+    Raises:
+        DataError: for a file that cannot be read, is damaged, or is not UTF-8 (file, line, byte).
+    """
+    if str(path) == "-":
+        for lines in arriving_lines(sys.stdin.buffer, where="stdin"):
+            yield from lines
+        return
+    path = Path(path)
+    try:
+        with _open(path) as read:
+            for lines in _lines(read, where=str(path), limit=CHUNK):
+                yield from lines
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        raise DataError(f"{path}: damaged or cut short: {error}; fetch it again") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {reason(error)}") from None
+
+
+def arriving_lines(stream: BinaryIO, *, where: str, limit: int = 1024) -> Iterator[list[str]]:
+    """Yield lists of 1 to `limit` lines as they arrive on a pipe, in constant memory.
+
+    As soon as one complete line is there it is handed on; the next read happens only when the
+    caller comes back for more. `where` is what errors call the stream.
+
+    Raises:
+        DataError: for bad UTF-8, after the good lines before it have been yielded.
+    """
+    # read1 takes what has arrived, in one system call; an unbuffered stream's read does the same.
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+    return _lines(read, where=where, limit=limit)
+
+
+def reason(error: OSError) -> str:
+    """Return why the system refused, in words that fit into a one-line message."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file or directory"
+    return (error.strerror or str(error)).lower()
+
+
+def _lines(read: Callable[[int], bytes], *, where: str, limit: int) -> Iterator[list[str]]:
+    number = 0
+    for raw in _raw_lines(read):
+        for start in range(0, len(raw), limit):
+            good: list[str] = []
+            try:
+                for line in raw[start : start + limit]:
+                    number += 1
+                    good.append(_decode(line, where, number))
+            except DataError:
+                if good:
+                    yield good
+                raise
+            yield good
+
+
+def _raw_lines(read: Callable[[int], bytes]) -> Iterator[list[bytes]]:
+    """Yield lists of complete lines, one list for each read that completed any."""
+    pending: list[bytes] = []  # pieces of a line whose end has not come yet
+    first = True
+    while chunk := read(CHUNK):
+        pending.append(chunk)
+        if b"\n" not in chunk:
+            continue
+        *lines, rest = b"".join(pending).split(b"\n")
+        pending = [rest]
+        if first:
+            lines[0] = lines[0].removeprefix(_BOM)
+            first = False
+        yield lines
+    last = b"".join(pending)
+    if first:
+        last = last.removeprefix(_BOM)
+    if last:
+        yield [last]
+
+
+def _decode(raw: bytes, where: str, number: int) -> str:
+    try:
+        return raw.removesuffix(b"\r").decode()
+    except UnicodeDecodeError as error:
+        byte = raw[error.start]
+        utf16 = number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff")
+        remedy = f"iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8"
+        raise DataError(
+            f"{where}, line {number}, byte {error.start + 1}: not UTF-8 (0x{byte:02X}); "
+            f"convert it with, for instance, `{remedy}`"
+        ) from None
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Callable[[int], bytes]]:
+    """Open a file for reading by its suffix, and give the function that reads decompressed bytes."""
+    if path.suffix == ".gz":
+        with gzip.open(path) as file:
+            yield file.read
+    elif path.suffix == ".xz":
+        with lzma.open(path) as file:
+            yield file.read
+    elif path.suffix == ".zst":
+        with path.open("rb") as file:
+            chunks = _zstd_chunks(file, path)
+            yield lambda size: next(chunks, b"")
+    else:
+        with path.open("rb", buffering=0) as file:
+            yield file.read
+
+
+def _zstd_chunks(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """Yield decompressed bytes; the library's own stream reader takes a cut file for a whole one."""
+    try:
+        import zstandard
+    except ImportError:
+        raise DataError(f"{path}: reading .zst needs zstandard: pip install 'tfm[zstd]'") from None
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    inside = False
+    try:
+        while chunk := file.read(CHUNK):
+            while chunk:
+                if data := frame.decompress(chunk):
+                    yield data
+                inside, chunk = not frame.eof, frame.unused_data
+                if not inside:  # frames may follow one another, as in gzip
+                    frame = zstandard.ZstdDecompressor().decompressobj()
+    except zstandard.ZstdError as error:
+        raise EOFError(str(error)) from None
+    if inside:
+        raise EOFError("the last frame has no end")
+
+
+@contextmanager
+def atomic_writer(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
+    """Open a file that takes the place of `path` only when the block ends without an exception.
+
+    It is written under a temporary name beside `path`, synced and renamed: after a crash there is
+    the old file or the new one, never a half. Text is UTF-8 and line ends are written as given.
+
+    Raises:
+        DataError: where `path` cannot be written, with the reason. Nothing is left behind.
+    """
+    path = Path(os.path.realpath(path))  # a link keeps pointing to the file that is replaced
+    if path.exists() and not path.is_file():
+        kind = "a directory" if path.is_dir() else "not a regular file"
+        raise DataError(f"{path}: cannot be written: it is {kind}; choose another output")
+    temporary = path.with_name(f".tfm-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with _create(temporary, binary) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        # Only what concerns this file: an error of another file named itself, a pipe's has EPIPE.
+        if error.filename in (None, str(temporary)) and error.errno != errno.EPIPE:
+            raise DataError(f"{path}: cannot be written: {reason(error)}") from None
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _create(path: Path, binary: bool) -> IO[Any]:
+    return path.open("xb") if binary else path.open("x", encoding="utf-8", newline="")
