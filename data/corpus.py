@@ -1,9 +1,9 @@
 """A corpus is one string; this file turns it into a stream of sentence pairs.
 
-    PREFIX                       two files PREFIX.en and PREFIX.de, or .gz, .xz, .zst of them
-    FILE.tsv|csv|jsonl|parquet   columns named by the languages
-    hf:NAME[:CONFIG[:SPLIT]]     a data set of the Hugging Face hub, or a local folder
-    builtin[:N]                  the corpus that tfm generates
+PREFIX                       two files PREFIX.en and PREFIX.de, or .gz, .xz, .zst of them
+FILE.tsv|csv|jsonl|parquet   columns named by the languages
+hf:NAME[:CONFIG[:SPLIT]]     a data set of the Hugging Face hub, or a local folder
+builtin[:N]                  the corpus that tfm generates
 """
 
 import hashlib

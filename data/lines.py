@@ -20,7 +20,7 @@ from tfm.data.errors import DataError
 
 CHUNK = 1 << 16  # bytes asked for at a time: what a Linux pipe holds
 COMPRESSED = (".gz", ".xz", ".zst")  # suffixes that are decompressed
-_BOM = b"\xef\xbb\xbf"
+_BOM = b"\xef\xbb\xbf"  # the byte order mark U+FEFF
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
@@ -72,42 +72,36 @@ def _lines(read: Callable[[int], bytes], *, where: str, limit: int) -> Iterator[
     number = 0
     for raw in _raw_lines(read):
         for start in range(0, len(raw), limit):
-            good: list[str] = []
+            lines: list[str] = []
             try:
-                for line in raw[start : start + limit]:
-                    number += 1
-                    good.append(_decode(line, where, number))
+                for number, line in enumerate(raw[start : start + limit], number + 1):
+                    lines.append(_decode(line, where, number))
             except DataError:
-                if good:
-                    yield good
+                if lines:  # the outcome must not depend on how the bytes arrived
+                    yield lines
                 raise
-            yield good
+            yield lines
 
 
 def _raw_lines(read: Callable[[int], bytes]) -> Iterator[list[bytes]]:
     """Yield lists of complete lines, one list for each read that completed any."""
     pending: list[bytes] = []  # pieces of a line whose end has not come yet
-    first = True
+    first = True  # no line has ended yet
     while chunk := read(CHUNK):
         pending.append(chunk)
         if b"\n" not in chunk:
             continue
         *lines, rest = b"".join(pending).split(b"\n")
-        pending = [rest]
-        if first:
-            lines[0] = lines[0].removeprefix(_BOM)
-            first = False
-        yield lines
-    last = b"".join(pending)
-    if first:
-        last = last.removeprefix(_BOM)
-    if last:
+        pending, first = [rest], False
+        yield [line.removesuffix(b"\r") for line in lines]
+    last = b"".join(pending)  # if it ends in CR, that is text: no LF follows
+    if last and not (first and last == _BOM):
         yield [last]
 
 
 def _decode(raw: bytes, where: str, number: int) -> str:
     try:
-        return raw.removesuffix(b"\r").decode()
+        text = raw.decode()
     except UnicodeDecodeError as error:
         byte = raw[error.start]
         utf16 = number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff")
@@ -116,11 +110,12 @@ def _decode(raw: bytes, where: str, number: int) -> str:
             f"{where}, line {number}, byte {error.start + 1}: not UTF-8 (0x{byte:02X}); "
             f"convert it with, for instance, `{remedy}`"
         ) from None
+    return text.removeprefix("\ufeff") if number == 1 else text
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[Callable[[int], bytes]]:
-    """Open a file for reading by its suffix, and give the function that reads decompressed bytes."""
+    """Open a file by its suffix, and give the function that reads its decompressed bytes."""
     if path.suffix == ".gz":
         with gzip.open(path) as file:
             yield file.read
@@ -137,7 +132,7 @@ def _open(path: Path) -> Iterator[Callable[[int], bytes]]:
 
 
 def _zstd_chunks(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield decompressed bytes; the library's own stream reader takes a cut file for a whole one."""
+    """Yield decompressed bytes; the library's own reader takes a cut file for a whole one."""
     try:
         import zstandard
     except ImportError:

@@ -178,7 +178,9 @@ def _train(
 ) -> PieceModel:
     lines = list(_training_lines(texts))
     if not lines:
-        raise DataError(f"the corpus has no {side}text to train a tokenizer on: every line is blank")
+        raise DataError(
+            f"the corpus has no {side}text to train a tokenizer on: every line is blank"
+        )
     coverage = _character_coverage(lines, settings.vocab_size)
     try:
         return _run(lines, settings.kind, settings.vocab_size, coverage)

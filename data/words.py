@@ -1,4 +1,4 @@
-"""Words and punctuation marks of a sentence: the unit of word alignments and of merged attention maps."""
+"""Words and punctuation marks: the unit of word alignments and of merged attention maps."""
 
 import unicodedata
 
