@@ -74,7 +74,8 @@ def _lines(read: Callable[[int], bytes], *, where: str, limit: int) -> Iterator[
         for start in range(0, len(raw), limit):
             lines: list[str] = []
             try:
-                for number, line in enumerate(raw[start : start + limit], number + 1):
+                for line in raw[start : start + limit]:
+                    number += 1
                     lines.append(_decode(line, where, number))
             except DataError:
                 if lines:  # the outcome must not depend on how the bytes arrived

@@ -8,6 +8,7 @@ form, a CSV column of numbers as numbers), strip no BOM, and know neither line n
 
 import csv
 import json
+import logging
 import re
 import urllib.error
 import urllib.request
@@ -64,7 +65,7 @@ def read_hub(corpus: str, *, source: str, target: str, split: str) -> Iterator[R
     else:
         _require_hub(corpus)
     with _datasets_errors(corpus):
-        from datasets import load_dataset
+        from datasets import load_dataset  # type: ignore[import-untyped]
 
         splits = load_dataset(name, config or None, streaming=True)
         names = [wanted] if wanted else SPLITS[split]
@@ -95,10 +96,9 @@ def _read_parquet(path: str, source: str, target: str) -> Iterator[Row]:
 def _datasets_errors(where: str) -> Iterator[None]:
     """Keep `datasets` quiet, and turn what it raises for bad input into one line."""
     import datasets
-    import huggingface_hub
 
-    datasets.logging.set_verbosity_error()
-    huggingface_hub.logging.set_verbosity_error()
+    for library in ("datasets", "huggingface_hub"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     try:
         yield
