@@ -9,6 +9,7 @@ escaped text behind one dummy space: decoding is joining bytes, and spans are su
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from sentencepiece import SentencePieceProcessor
@@ -34,6 +35,16 @@ def unescape(text: str) -> str:
     if _MARK not in text:
         return text
     return _ESCAPED.sub(lambda match: _MARK if match[1] == _MARK else SPACE, text)
+
+
+class Fit(NamedTuple):
+    """How well a model fits a text."""
+
+    size: int  # pieces in the vocabulary
+    pieces_per_word: float  # a word is what stands between white space
+    unknown_rate: float  # share of the pieces that are UNK: none, thanks to byte fallback
+    byte_rate: float  # share of the pieces that are bytes, of characters without a piece
+    round_trip_rate: float  # share of the texts that decode to what was encoded
 
 
 class PieceModel:
@@ -105,6 +116,19 @@ class PieceModel:
     def containing(self, characters: bytes) -> frozenset[int]:
         """Return the ids whose text has any of the ASCII `characters`."""
         return frozenset(i for i, piece in enumerate(self._bytes) if set(piece) & set(characters))
+
+    def measure(self, texts: Sequence[str]) -> Fit:
+        """Encode and decode `texts` and report how it went."""
+        encoded = self.encode_batch(texts)
+        pieces = [i for ids in encoded for i in ids]
+        exact = sum(self.decode(ids) == text for ids, text in zip(encoded, texts, strict=True))
+        return Fit(
+            size=len(self),
+            pieces_per_word=len(pieces) / max(sum(len(text.split()) for text in texts), 1),
+            unknown_rate=pieces.count(UNK) / max(len(pieces), 1),
+            byte_rate=sum(map(self._model.is_byte, pieces)) / max(len(pieces), 1),
+            round_trip_rate=exact / max(len(texts), 1),
+        )
 
     @property
     def fingerprint(self) -> str:

@@ -27,9 +27,7 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         require(self.max_length >= 1, "max_length", self.max_length, "must be at least 1")
-        require(
-            self.source != self.target, "target", self.target, "must differ from `source`"
-        )
+        require(self.source != self.target, "target", self.target, "must differ from `source`")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
