@@ -6,7 +6,6 @@ This file imports no torch, so that `tfm tokenizer` and `--dump-config` stay qui
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -225,28 +224,28 @@ class Override(NamedTuple):
             return cls(section, key, value.strip(), origin)
 
 
+# Beside this package in the tree and in both installs. importlib.resources cannot be asked: a
+# folder without Python files has no readable path under the import hook of an editable install.
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+
 def presets() -> list[str]:
     """Return the names that `--config` takes besides a file."""
-    folder = resources.files("tfm.configs")
-    return sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".toml"))
+    return sorted(path.stem for path in CONFIGS.glob("*.toml"))
 
 
 def _find(config: str | Path) -> tuple[str, str]:
-    path = Path(config)
-    if path.is_file():
-        try:
-            return str(path), path.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise SettingsError(
-                f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8"
-            ) from None
-    names = presets()
-    if str(config) in names:
-        text = resources.files("tfm.configs").joinpath(f"{config}.toml").read_text("utf-8")
-        return f"preset {config}", text
-    raise SettingsError(
-        f"--config {config}: neither a file nor a preset; presets: {', '.join(names)}"
-    )
+    """Return what errors call the place of the settings, and their text."""
+    path, where = Path(config), str(config)
+    if not path.is_file():
+        if where not in presets():
+            names = ", ".join(presets())
+            raise SettingsError(f"--config {where}: neither a file nor a preset; presets: {names}")
+        path, where = CONFIGS / f"{where}.toml", f"preset {where}"
+    try:
+        return where, path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
 
 
 def _check_section(name: str, place: str) -> None:

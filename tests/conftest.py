@@ -32,7 +32,8 @@ class Finished(NamedTuple):
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
     """Return the environment that tests give to a process: one thread, no colours."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "PYTHONIOENCODING")}
+    unwanted = ("FORCE_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFERED")
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
     return kept | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 

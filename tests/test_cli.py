@@ -47,8 +47,8 @@ def act(what: Annotated[str, typer.Argument()], debug: Debug = False) -> None:
             for number in range(100_000):
                 print(number)
         case "wait":
-            print("ready", flush=True)
             try:
+                print("ready", flush=True)
                 time.sleep(30)
             finally:
                 Path("cleaned").touch()
