@@ -12,7 +12,7 @@ import secrets
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -181,7 +181,8 @@ def atomic_writer(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
             raise DataError(f"{path}: cannot be written: {reason(error)}") from None
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it was renamed, or could not be made
+            temporary.unlink()
 
 
 def _create(path: Path, binary: bool) -> IO[Any]:

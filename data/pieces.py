@@ -62,11 +62,11 @@ class PieceModel:
             self._model = SentencePieceProcessor(model_proto=data)
             if not data or self._model.get_piece_size() <= EOS:
                 raise RuntimeError("no pieces")
-        except (RuntimeError, TypeError):
+            self._bytes = [self._piece_bytes(i) for i in range(len(self))]
+        except (RuntimeError, TypeError, ValueError):  # ValueError: a piece that is no UTF-8
             raise DataError(
                 f"{where}: not a SentencePiece model, or damaged; train it again"
             ) from None
-        self._bytes = [self._piece_bytes(i) for i in range(len(self))]
         self._require_ours(where)
 
     def __len__(self) -> int:

@@ -7,6 +7,7 @@ form, a CSV column of numbers as numbers), strip no BOM, and know neither line n
 """
 
 import csv
+import glob
 import json
 import logging
 import re
@@ -87,7 +88,7 @@ def _read_parquet(path: str, source: str, target: str) -> Iterator[Row]:
     with _datasets_errors(path):
         from datasets import load_dataset
 
-        rows = load_dataset("parquet", data_files=[path], split="train", streaming=True)
+        rows = load_dataset("parquet", data_files=[glob.escape(path)], split="train", streaming=True)
         for number, row in enumerate(rows, 1):
             yield _pick(row, source, target, f"{path}, row {number}")
 
@@ -98,7 +99,7 @@ def _datasets_errors(where: str) -> Iterator[None]:
     import datasets
 
     for library in ("datasets", "huggingface_hub"):
-        logging.getLogger(library).setLevel(logging.ERROR)
+        logging.getLogger(library).setLevel(logging.CRITICAL)  # errors come as exceptions
     datasets.disable_progress_bars()
     try:
         yield
@@ -118,8 +119,9 @@ def _require_hub(corpus: str) -> None:
     except urllib.error.HTTPError:
         return  # it answers
     except OSError as error:
+        cause = getattr(error, "reason", error)  # urllib wraps what the system said
         raise DataError(
-            f"{corpus}: no such folder, and {constants.ENDPOINT} cannot be reached: {error}"
+            f"{corpus}: no such folder, and {constants.ENDPOINT} cannot be reached: {cause}"
         ) from None
 
 
