@@ -88,7 +88,9 @@ def _read_parquet(path: str, source: str, target: str) -> Iterator[Row]:
     with _datasets_errors(path):
         from datasets import load_dataset
 
-        rows = load_dataset("parquet", data_files=[glob.escape(path)], split="train", streaming=True)
+        rows = load_dataset(
+            "parquet", data_files=[glob.escape(path)], split="train", streaming=True
+        )
         for number, row in enumerate(rows, 1):
             yield _pick(row, source, target, f"{path}, row {number}")
 

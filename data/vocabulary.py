@@ -3,6 +3,7 @@
 import io
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -33,9 +34,9 @@ def train_pieces(
     lines = list(_training_lines(texts))
     if not lines:
         raise DataError(f"the {name} has no text to train a tokenizer on")
-    coverage = _character_coverage(lines, vocab_size)
+    lines = _without_rare_characters(lines, max(100, vocab_size // 4))
     try:
-        return Trained(_run(lines, kind, vocab_size, coverage), None)
+        return Trained(_run(lines, kind, vocab_size), None)
     except RuntimeError as error:  # SentencePiece's only one: what is wrong stands in the message
         message = str(error)
     if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
@@ -46,7 +47,7 @@ def train_pieces(
     if largest := re.search(r"set it to a value <= (\d+)", message):
         size = int(largest[1])
         note = f"the {name} is too small for {vocab_size} pieces; took the most that work, {size}"
-        return Trained(_run(lines, kind, size, coverage), note)
+        return Trained(_run(lines, kind, size), note)
     raise RuntimeError(message)
 
 
@@ -74,19 +75,20 @@ class _Controls(dict[int, str]):
         return self[code]
 
 
-def _character_coverage(lines: Iterable[str], vocab_size: int) -> float:
-    """Return the share of characters that get a piece; the others are written as bytes.
+def _without_rare_characters(lines: list[str], most: int) -> list[str]:
+    """Make all characters but the `most` frequent ones spaces: they are encoded as bytes.
 
-    An alphabet of letters has room for all. Thousands of characters, most of them rare, would leave
-    no pieces for words: then SentencePiece's default for large alphabets.
+    Thousands of rare characters would leave no room for words. SentencePiece's own
+    `character_coverage` cannot bound their number.
     """
-    alphabet: set[str] = set()
+    counts: Counter[str] = Counter()
     for line in lines:
-        alphabet.update(line)
-    return 1.0 if len(alphabet) <= vocab_size // 4 else 0.9995
+        counts.update(line)
+    rare = {ord(char): " " for char, _ in counts.most_common()[most:]}
+    return [line.translate(rare) for line in lines] if rare else lines
 
 
-def _run(lines: list[str], kind: str, vocab_size: int, coverage: float) -> PieceModel:
+def _run(lines: list[str], kind: str, vocab_size: int) -> PieceModel:
     from sentencepiece import SentencePieceTrainer
 
     model = io.BytesIO()
@@ -95,7 +97,7 @@ def _run(lines: list[str], kind: str, vocab_size: int, coverage: float) -> Piece
         model_writer=model,
         model_type=kind,
         vocab_size=vocab_size,
-        character_coverage=coverage,
+        character_coverage=1.0,  # the rare ones are gone
         byte_fallback=True,
         normalization_rule_name="identity",
         remove_extra_whitespaces=False,

@@ -176,14 +176,16 @@ def test_a_vocabulary_that_fits_is_taken_as_asked() -> None:
     assert (trained().source_size, trained().note) == (350, None)
 
 
+@pytest.mark.parametrize("letters", ["", "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))])
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_too_small_a_vocabulary_names_the_smallest_that_works(kind: str) -> None:
+def test_too_small_a_vocabulary_names_the_smallest_that_works(kind: str, letters: str) -> None:
+    pairs = [*some_pairs(), Pair(letters, letters)]
     with pytest.raises(DataError, match=r"vocab_size is 100, but .* at least (\d+)") as error:
-        trained(vocab_size=100, kind=kind)
+        trained(pairs, vocab_size=100, kind=kind)
     smallest = int(str(error.value).split("at least ")[1].split(":")[0])
-    assert trained(vocab_size=smallest, kind=kind).source_size == smallest
+    assert trained(pairs, vocab_size=smallest, kind=kind).source_size == smallest
     with pytest.raises(DataError):
-        trained(vocab_size=smallest - 1, kind=kind)
+        trained(pairs, vocab_size=smallest - 1, kind=kind)
 
 
 @pytest.mark.parametrize("pairs", [[], [Pair("", "")], [Pair(" ", "\t\0"), Pair("", "\u2028")]])
@@ -201,10 +203,12 @@ def test_one_line_is_enough(text: str, kind: str) -> None:
 
 def test_rare_characters_of_a_large_alphabet_become_bytes() -> None:
     """Thousands of characters must not take the place of words."""
-    rare = [Pair("the dog " + chr(0x4E00 + i), "the cat") for i in range(400)]
-    tokenizer = trained(some_pairs(2000) + rare)
-    assert tokenizer.note is None
-    assert SIDES[0](tokenizer, "the dog \u4e07") == "the dog \u4e07"
+    rare = [Pair("the dog " + chr(0x4E00 + i), "the cat") for i in range(3000)]
+    tokenizer = trained(some_pairs() + rare, vocab_size=500)
+    single = [n for n in tokenizer.source_pieces(range(260, 500)) if len(n) == 1]
+    assert tokenizer.note is None and len(single) <= 126
+    assert tokenizer.source_pieces(tokenizer.encode_source("the dog")) == ["▁the", "▁dog"]
+    assert SIDES[0](tokenizer, rare[-1].source) == rare[-1].source
 
 
 @pytest.mark.parametrize("separate", [False, True])
