@@ -83,17 +83,11 @@ def encode(model: Model, side: Side = "source", ids: Ids = False, debug: Debug =
 def decode(model: Model, side: Side = "source", ids: Ids = False, debug: Debug = False) -> None:
     """Read pieces (or ids) on stdin and write the text of each line: the inverse of encode."""
     pieces = _load(model, side)
-    parse = _parse_id if ids else _parse_piece
     number = 0
     for lines in _stdin_lines():
-        texts = []
-        for line in lines:
-            number += 1
-            names = [name for name in line.split(" ") if name]
-            texts.append(pieces.decode([parse(pieces, name, number) for name in names]))
-            if "\n" in texts[-1]:
-                raise DataError(f"stdin, line {number}: decodes to more than one line")
-        _write(texts)
+        numbered = enumerate(lines, number + 1)
+        _write(_to_text(pieces, line, ids=ids, where=f"stdin, line {n}") for n, line in numbered)
+        number += len(lines)
 
 
 def _load(path: Path, side: Literal["source", "target"]) -> "PieceModel":
@@ -113,19 +107,24 @@ def _write(lines: Iterable[str]) -> None:
     sys.stdout.flush()  # whoever reads the pipe gets what is done
 
 
-def _parse_id(pieces: "PieceModel", name: str, number: int) -> int:
+def _to_text(pieces: "PieceModel", line: str, *, ids: bool, where: str) -> str:
+    to_id = _parse_id if ids else _parse_piece
+    text = pieces.decode([to_id(pieces, name, where) for name in line.split(" ") if name])
+    if "\n" in text:
+        raise DataError(f"{where}: decodes to more than one line")
+    return text
+
+
+def _parse_id(pieces: "PieceModel", name: str, where: str) -> int:
     if not (name.isascii() and name.isdigit() and int(name) < len(pieces)):
-        raise DataError(
-            f"stdin, line {number}: {name!r:.40} is not an id; ids go from 0 to {len(pieces) - 1}"
-        )
+        largest = len(pieces) - 1
+        raise DataError(f"{where}: {name!r:.40} is not an id; ids go from 0 to {largest}")
     return int(name)
 
 
-def _parse_piece(pieces: "PieceModel", name: str, number: int) -> int:
+def _parse_piece(pieces: "PieceModel", name: str, where: str) -> int:
     if (i := pieces.id_of(name)) is None:
-        raise DataError(
-            f"stdin, line {number}: {name!r:.40} is not a piece of this vocabulary (ids: --ids)"
-        )
+        raise DataError(f"{where}: {name!r:.40} is not a piece of this vocabulary (ids: --ids)")
     return i
 
 

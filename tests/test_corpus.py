@@ -1,4 +1,4 @@
-"""Every form of a corpus gives the same text, character for character, or one line that says why not."""
+"""Every form of a corpus gives the same text, character for character, or an error of one line."""
 
 import csv
 import gzip
@@ -15,7 +15,7 @@ import pytest
 from tfm.data.corpus import Pair, fingerprint, read_pairs
 from tfm.data.errors import DataError
 
-# What loaders like to change: values that look like nothing, numbers, dates; quotes; odd characters.
+# What loaders like to change: what looks like nothing, a number, a date; quotes; odd characters.
 PAIRS = [
     Pair("NA", "null"),
     Pair("None", "nan"),

@@ -1,4 +1,4 @@
-"""Promise 1, as far as files go: N lines in, N lines out, whatever the text; and whole files only."""
+"""Promise 1 where text is read: N lines in, N lines out, for any text; and whole files only."""
 
 import gzip
 import io
