@@ -114,7 +114,7 @@ def test_a_bug_keeps_its_plain_traceback(act: RunTfm, what: str, last_line: str)
         (("act",), "what"),
         (("act", "nothing", "more"), "more"),
         (("act", "nothing", "--colour"), "--colour"),
-        (("tokenizer",), "tfm tokenizer --help"),
+        (("tokenizer",), "Missing command; see tfm tokenizer --help"),
     ],
 )
 def test_wrong_usage_is_two_and_one_line_that_points_to_help(
