@@ -1,9 +1,8 @@
 """`tfm demo`: the whole job on the built-in corpus, as anyone would do it with the other verbs."""
 
 import time
-from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +11,9 @@ from tfm.cli.evaluate import evaluate
 from tfm.cli.inspect_attention import inspect_attention
 from tfm.cli.options import Debug
 from tfm.cli.train import train
+
+if TYPE_CHECKING:
+    from tfm.data.corpus import Pair
 
 SHOWN = 4  # sentences of the test set whose translation is printed
 
@@ -26,14 +28,17 @@ def demo(output: Directory = Path("runs/demo"), debug: Debug = False) -> None:
     Nothing is downloaded. Repeated, it goes on where it stopped.
     """
     started = time.monotonic()
-    _announce("Train a tokenizer and a model", f"tfm train --config demo -o {output}")
+    command = f"tfm train --config demo --train builtin --valid builtin -o {output}"
+    _announce("Train a tokenizer and a model", command)
     train(config="demo", train="builtin", valid="builtin", output=output)
 
     _announce("Translate sentences that were not trained on", f"tfm translate {output} < FILE")
     sentence = _show_translations(output)
 
-    _announce("Score the model on them all", f"tfm eval {output} --test builtin")
-    evaluate(output, test="builtin")
+    hypotheses = output / "test.de"
+    command = f"tfm eval {output} --test builtin -o {hypotheses}"
+    _announce("Score the model on all of the test set", command)
+    evaluate(output, test="builtin", output=hypotheses)
 
     maps = output / "attention"
     command = f'tfm inspect-attention {output} "{sentence}" -o {maps}'
@@ -41,10 +46,9 @@ def demo(output: Directory = Path("runs/demo"), debug: Debug = False) -> None:
     inspect_attention(output, sentence, output=maps)
 
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
-    log.print(
-        f"\nDone in {minutes} min {seconds} s. The model is in {output}, the maps in {maps}.",
-        soft_wrap=True,
-    )
+    place = f"The model is in {output}, the maps in {maps}."
+    log.print(f"\nDone in {minutes} min {seconds} s. {place}", soft_wrap=True)
+    print(f"BLEU = {_bleu(hypotheses):.1f}")
 
 
 def _announce(what: str, command: str) -> None:
@@ -53,11 +57,23 @@ def _announce(what: str, command: str) -> None:
 
 def _show_translations(model: Path) -> str:
     """Print sentences of the test set with their translations; return the longest of them."""
-    from tfm.data.corpus import read_pairs
-    from tfm.model import Translator
+    from tfm.model.translator import Translator
 
-    pairs = list(islice(read_pairs("builtin", source="en", target="de", split="test"), SHOWN))
+    pairs = _test_set()[:SHOWN]
     translations = Translator.load(model).translate([pair.source for pair in pairs])
     for pair, translation in zip(pairs, translations, strict=True):
         print(f"{pair.source}\n    {translation}")
     return max((pair.source for pair in pairs), key=len)
+
+
+def _bleu(hypotheses: Path) -> float:
+    from tfm.data.lines import read_lines
+    from tfm.model.evaluation import score
+
+    return score(list(read_lines(hypotheses)), [pair.target for pair in _test_set()]).bleu.value
+
+
+def _test_set() -> "list[Pair]":
+    from tfm.data.corpus import read_pairs
+
+    return list(read_pairs("builtin", source="en", target="de", split="test"))
