@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+DEMO := runs/demo
 
 .PHONY: help install demo test test-slow lint types gpu-check clean
 
@@ -22,7 +23,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(INSTALLED)
-	@$(BIN)/tfm demo -o runs/demo
+	@$(BIN)/tfm demo -o $(DEMO)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest

@@ -36,7 +36,12 @@ from tfm.data.errors import UserError
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100}
 )
-app.add_typer(tokenizer, name="tokenizer", help="Train a tokenizer; encode and decode text.")
+app.add_typer(
+    tokenizer,
+    name="tokenizer",
+    help="Train a tokenizer; encode and decode text.",
+    no_args_is_help=False,  # a missing command is one line, like any wrong usage
+)
 app.command("train")(train)
 app.command("translate")(translate)
 app.command("eval")(evaluate)

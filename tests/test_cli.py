@@ -22,6 +22,7 @@ import errno, sys, time
 from pathlib import Path
 from typing import Annotated
 import typer
+from tfm.cli.console import note, warn
 from tfm.cli.main import app, main
 from tfm.cli.options import Debug
 from tfm.data.errors import DataError
@@ -43,6 +44,9 @@ def act(what: Annotated[str, typer.Argument()], debug: Debug = False) -> None:
             raise EOFError("ours too")
         case "text":
             print("caf\\u00e9 \\udcff\\u2028.", end="\\n")
+        case "say":
+            note("[bold]" + 300 * "x" + " :smile:")
+            warn("look at [3]:\\nnow")
         case "flood":
             for number in range(100_000):
                 print(number)
@@ -114,7 +118,7 @@ def test_a_bug_keeps_its_plain_traceback(act: RunTfm, what: str, last_line: str)
         (("act",), "what"),
         (("act", "nothing", "more"), "more"),
         (("act", "nothing", "--colour"), "--colour"),
-        (("tokenizer",), "tfm tokenizer --help"),
+        (("tokenizer",), "Missing command; see tfm tokenizer --help"),
     ],
 )
 def test_wrong_usage_is_two_and_one_line_that_points_to_help(
@@ -185,6 +189,11 @@ def test_a_full_disk_is_the_users_error(
 def test_stdout_is_utf8_whatever_the_locale_says(act: RunTfm, encoding: str) -> None:
     done = act("act", "text", PYTHONIOENCODING=encoding, LC_ALL="C")
     assert (done.code, done.stdout) == (0, "café \\udcff\u2028.\n".encode())
+
+
+def test_what_a_run_says_is_one_line_on_stderr_without_markup(act: RunTfm) -> None:
+    said = "[bold]" + 300 * "x" + " :smile:\ntfm: warning: look at [3]: now\n"
+    assert act("act", "say") == (0, b"", said)
 
 
 def test_help_is_there_at_once_and_loads_no_heavy_module(environment: dict[str, str]) -> None:

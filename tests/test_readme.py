@@ -1,0 +1,119 @@
+"""Every command of the README runs as written, and every path it names exists."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tfm.data.corpus import read_pairs
+from tfm.model.settings import presets
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+
+COUNTS = {"train": 2000, "valid": 50, "test": 50}
+
+
+def section(title: str) -> str:
+    _, _, rest = README.partition(f"\n## {title}\n")
+    assert rest, f"the README has no section {title!r}"
+    return rest.partition("\n## ")[0]
+
+
+def blocks(title: str, language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```$", section(title), re.DOTALL | re.MULTILINE)
+    assert found, f"section {title!r} has no {language} block"
+    return found
+
+
+def run(*command: str, cwd: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def users_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the folder of a user: sentence pairs under the names that the README takes."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "data").mkdir()
+    for split, count in COUNTS.items():
+        pairs = read_pairs("builtin", source="en", target="de", split=split)
+        source, target = zip(*islice(pairs, count), strict=True)
+        for language, lines in (("en", source), ("de", target)):
+            text = "".join(line + "\n" for line in lines)
+            (folder / "data" / f"{split}.{language}").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def users_environment(users_folder: Path, environment: dict[str, str]) -> dict[str, str]:
+    """Put a `tfm` on PATH that is the one under test, installed or not."""
+    script = users_folder / "bin" / "tfm"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tfm.cli "$@"\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    path = os.pathsep.join([str(script.parent), environment["PATH"]])
+    return environment | {"PATH": path, "OMP_NUM_THREADS": "2"}
+
+
+def test_the_tour_runs_as_written(users_folder: Path, users_environment: dict[str, str]) -> None:
+    for toml in blocks("Five commands, on your own text", "toml"):
+        name = toml.splitlines()[0].removeprefix("# ")
+        (users_folder / name).write_text(toml, encoding="utf-8")
+    for commands in blocks("Five commands, on your own text", "sh"):
+        shell = ("bash", "-euo", "pipefail", "-c", commands)
+        assert "BLEU" in run(*shell, cwd=users_folder, environment=users_environment)
+    translations = (users_folder / "test.de").read_bytes()
+    assert translations.count(b"\n") == COUNTS["test"]
+    assert any((users_folder / "report").iterdir())
+    for table_row in re.findall(r"^\| (`.*?) \|", section("A model directory"), re.MULTILINE):
+        for name in re.findall(r"`(.+?)`", table_row):
+            assert (users_folder / "runs/mine" / name).exists(), name
+
+    for code in blocks("From Python", "python"):
+        printed = run(sys.executable, "-c", code, cwd=users_folder, environment=users_environment)
+        assert printed.startswith("['")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_demo_learns_the_built_in_corpus(tmp_path: Path) -> None:
+    assert "make demo\n" in blocks("Start", "sh")
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    printed = run("make", "demo", f"DEMO={tmp_path / 'demo'}", cwd=ROOT, environment=environment)
+    last = printed.splitlines()[-1]
+    assert re.fullmatch(r"BLEU = \d+\.\d", last)
+    assert float(last.removeprefix("BLEU = ")) >= 90
+    assert (tmp_path / "demo/model.safetensors").exists()
+    assert any((tmp_path / "demo/attention").iterdir())
+
+
+def test_the_tree_names_what_exists() -> None:
+    folder = ROOT
+    for line in blocks("The tree", "")[0].splitlines():
+        cells = re.split(r"  +", line.strip())  # names, and then what they are for
+        names = [cell for cell in cells if re.fullmatch(r"[\w.-]+(/|\.py)", cell)]
+        if not line.startswith(" "):
+            folder = ROOT / names.pop(0)
+            assert folder.is_dir(), folder
+        for name in names:
+            assert (folder / name).exists(), folder / name
+
+
+def test_links_point_to_what_exists() -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_table_of_presets_is_complete() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|", section("Presets"), re.MULTILINE)
+    assert sorted(rows) == presets()
