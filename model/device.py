@@ -1,5 +1,7 @@
 """Where and in which precision the network runs."""
 
+import re
+
 import torch
 
 from tfm.data.errors import BackendError
@@ -13,15 +15,17 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         BackendError: if the name is unknown or the device is not there.
     """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise BackendError(f"--device {name}: unknown; valid: auto, cpu, cuda, cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
+        return torch.device("cuda" if gpus else "cpu")
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
+    if match is None:
+        raise BackendError(f"--device {name}: unknown; valid: auto, cpu, cuda, cuda:N")
+    if name != "cpu" and not gpus:
         raise BackendError(f"--device {name}: no CUDA GPU is available; use --device cpu")
-    return device
+    if int(match[1] or 0) >= max(gpus, 1):
+        raise BackendError(f"--device {name}: there is no such GPU; the last is cuda:{gpus - 1}")
+    return torch.device(name)
 
 
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:
@@ -30,11 +34,14 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     Raises:
         BackendError: if the name is unknown or the device cannot compute in it.
     """
+    bf16 = device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 0)
     if name == "auto":
-        half = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        return torch.bfloat16 if half else torch.float32
+        return torch.bfloat16 if bf16 and device.type == "cuda" else torch.float32
     if name not in PRECISIONS:
         raise BackendError(f"--precision {name}: unknown; valid: auto, {', '.join(PRECISIONS)}")
     if name == "fp16" and device.type == "cpu":
         raise BackendError("--precision fp16: needs a CUDA GPU; use bf16 or fp32 on a CPU")
+    if name == "bf16" and not bf16:
+        gpu = torch.cuda.get_device_name(device)
+        raise BackendError(f"--precision bf16: {gpu} has no bf16 arithmetic; use fp16 or fp32")
     return PRECISIONS[name]

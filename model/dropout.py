@@ -20,15 +20,25 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x with elements dropped, in training; x itself otherwise. Any shape."""
-        if not self.training or self.p == 0:
-            return x
-        if x.device.type != "cpu":
-            return F.dropout(x, self.p)
-        dropped = round(self.p * 256)  # byte values that mean "drop"
-        return x * (random_bytes(x.shape) >= dropped).to(x.dtype) * (256 / (256 - dropped))
+        return dropout(x, self.p) if self.training else x
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """Zero each element of x with probability p and scale the others by 1 / (1 - p). Any shape.
+
+    On a CPU p is rounded to 1/256, unless that would drop nothing or everything.
+    """
+    if p == 0:
+        return x
+    dropped = round(p * 256)  # this many of the 256 byte values mean "drop"
+    if x.device.type != "cpu" or not 0 < dropped < 256:
+        return F.dropout(x, p)
+    # Scaling the mask and not the product leaves one multiplication to the backward pass.
+    kept = (random_bytes(x.shape) >= dropped).to(x.dtype).mul_(256 / (256 - dropped))
+    return x * kept
 
 
 def random_bytes(shape: torch.Size) -> Tensor:

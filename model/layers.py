@@ -20,9 +20,19 @@ class FeedForward(nn.Module):
     def __init__(self, d_model: int, d_ff: int, activation: str) -> None:
         super().__init__()
         self.activation = activation
-        inner = round(d_ff * 2 / 3) if activation == "swiglu" else d_ff
-        self.inner = nn.Linear(d_model, 2 * inner if activation == "swiglu" else inner)
-        self.outer = nn.Linear(inner, d_model)
+        gated = activation == "swiglu"
+        inner = gated_width(d_ff) if gated else d_ff
+        self.inner = nn.Linear(d_model, 2 * inner if gated else inner)  # W_1, or W_1 and W_3
+        self.outer = nn.Linear(inner, d_model)  # W_2
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw each matrix Xavier-uniformly, W_1 and W_3 each by itself; biases are zero."""
+        first = self.inner.weight.chunk(2 if self.activation == "swiglu" else 1)
+        for matrix in (*first, self.outer.weight):
+            nn.init.xavier_uniform_(matrix)
+        nn.init.zeros_(self.inner.bias)
+        nn.init.zeros_(self.outer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x, ... D, to ... D, each position by itself."""
@@ -35,7 +45,15 @@ class FeedForward(nn.Module):
             case "swiglu":
                 gate, value = x.chunk(2, dim=-1)
                 x = F.silu(gate) * value
-        return self.outer(x)
+            case other:
+                raise ValueError(f"`activation` must be relu, gelu or swiglu, but is {other!r}.")
+        x = self.outer(x)
+        return x
+
+
+def gated_width(d_ff: int) -> int:
+    """Return 2/3 of d_ff, rounded to a multiple of 8: matrix products are fast at such widths."""
+    return max(8, 8 * round(d_ff / 12))
 
 
 class Residual(nn.Module):
@@ -53,12 +71,16 @@ class Residual(nn.Module):
 
     def enter(self, x: Tensor) -> Tensor:
         """Return what the sub-layer reads."""
-        return self.norm(x) if self.pre else x
+        if self.pre:
+            x = self.norm(x)
+        return x
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         """Join the sub-layer's output y with its input x."""
         x = x + self.dropout(y)
-        return x if self.pre else self.norm(x)
+        if not self.pre:
+            x = self.norm(x)
+        return x
 
 
 class EncoderLayer(nn.Module):
@@ -125,7 +147,8 @@ class DecoderLayer(nn.Module):
         """
         by_sentence = x.reshape(len(memory.keys), -1, x.shape[-1])  # R t D -> B (N t) D
         q = self.cross_attention.queries(by_sentence)
-        return self.cross_attention(q, memory, queries=target, keys=source).reshape(x.shape)
+        y: Tensor = self.cross_attention(q, memory, queries=target, keys=source)
+        return y.view(x.shape)
 
 
 def _attention(settings: ModelSettings) -> MultiHeadAttention:

@@ -1,5 +1,8 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, section 3)."""
 
+from collections.abc import Iterator
+from typing import Generic, TypeVar, cast
+
 from torch import Tensor, nn
 
 from tfm.model.attention.choice import AttentionPlan
@@ -9,6 +12,15 @@ from tfm.model.dropout import Dropout
 from tfm.model.layers import DecoderLayer, EncoderLayer
 from tfm.model.positions import Positions
 from tfm.model.settings import ModelSettings
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+class Stack(nn.ModuleList, Generic[Layer]):
+    """A list of layers of one type, which iterating over it keeps."""
+
+    def __iter__(self) -> Iterator[Layer]:
+        return cast(Iterator[Layer], super().__iter__())
 
 
 class Transformer(nn.Module):
@@ -27,56 +39,51 @@ class Transformer(nn.Module):
         self.settings = settings
         self.source_vocab, self.target_vocab, self.joint = source_vocab, target_vocab, joint
         D = settings.d_model
-        self.target_embedding = nn.Embedding(target_vocab, D)
-        self.source_embedding = self.target_embedding if joint else nn.Embedding(source_vocab, D)
+        self.target_embedding = _embedding(target_vocab, D)
+        self.source_embedding = self.target_embedding if joint else _embedding(source_vocab, D)
         self.positions = Positions(D)
         self.dropout = Dropout(settings.dropout)
-        self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.decoder_layers))
+        self.encoder = Stack[EncoderLayer](
+            EncoderLayer(settings) for _ in range(settings.encoder_layers)
+        )
+        self.decoder = Stack[DecoderLayer](
+            DecoderLayer(settings) for _ in range(settings.decoder_layers)
+        )
         pre = settings.norm == "pre"  # pre-norm leaves the last sum unnormalised
         self.encoder_norm = nn.LayerNorm(D) if pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(D) if pre else nn.Identity()
-        self.initialise()
 
-    def initialise(self) -> None:
-        """Draw weights: Xavier-uniform matrices, zero biases, embeddings of variance 1 / D.
-
-        Embeddings are multiplied by sqrt(D) on the way in, which makes them unit-sized there, and
-        used as they are in the output projection, which makes the first logits unit-sized.
-        """
-        D = self.settings.d_model
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                for block in module.weight.split(D) if module.in_features == D else [module.weight]:
-                    nn.init.xavier_uniform_(block)
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=D**-0.5)
+    @property
+    def num_parameters(self) -> int:
+        """The number of trained numbers; a shared matrix counts once."""
+        return sum(parameter.numel() for parameter in self.parameters())
 
     def use_attention(self, plan: AttentionPlan) -> None:
         """Run the three attentions by the backends of `plan` from now on."""
-        for layer in self.encoder:
-            layer.self_attention.attend = plan.encoder
-        for layer in self.decoder:
-            layer.self_attention.attend = plan.decoder
-            layer.cross_attention.attend = plan.cross
+        for encoder_layer in self.encoder:
+            encoder_layer.self_attention.attend = plan.encoder
+        for decoder_layer in self.decoder:
+            decoder_layer.self_attention.attend = plan.decoder
+            decoder_layer.cross_attention.attend = plan.cross
 
     def encode(self, source_ids: Tensor, source: Padding) -> Tensor:
         """Return the memory, B S D, of source ids, B S."""
-        x = self.embed(self.source_embedding, source_ids)
+        x: Tensor = self.embed(self.source_embedding, source_ids)
         for layer in self.encoder:
             x = layer(x, source=source)
-        return self.encoder_norm(x)
+        x = self.encoder_norm(x)
+        return x
 
     def decode(
         self, target_ids: Tensor, memory: Tensor, *, source: Padding, target: Padding | None = None
     ) -> Tensor:
         """Return the last hidden states, B T D, of target ids, B T, by teacher forcing."""
-        x = self.embed(self.target_embedding, target_ids)
+        x: Tensor = self.embed(self.target_embedding, target_ids)
         for layer in self.decoder:
             kv = layer.cross_attention.keys_values(memory)
             x = layer(x, memory=kv, source=source, target=target)
-        return self.decoder_norm(x)
+        x = self.decoder_norm(x)
+        return x
 
     def project(self, hidden: Tensor) -> Tensor:
         """Return logits, ... V, of hidden states, ... D: the product with the target embedding."""
@@ -101,13 +108,25 @@ class Transformer(nn.Module):
 
     def step(self, target_ids: Tensor, cache: DecoderCache) -> Tensor:
         """Decode one more position: ids, R, to last hidden states, R D. Equals `decode` there."""
-        x = self.embed(self.target_embedding, target_ids[:, None], start=cache.length)  # R 1 D
+        x: Tensor = self.embed(
+            self.target_embedding, target_ids[:, None], start=cache.length
+        )  # R 1 D
         for layer, past in zip(self.decoder, cache.layers, strict=True):
             x = layer(x, memory=past.memory, source=cache.source, cache=past)
         cache.length += 1
-        return self.decoder_norm(x).squeeze(1)
+        x = self.decoder_norm(x)
+        return x.squeeze(1)
 
     def embed(self, embedding: nn.Embedding, ids: Tensor, *, start: int = 0) -> Tensor:
         """Return Dropout(E[ids] sqrt(D) + PE), B L D (paper, sections 3.4, 3.5, 5.4)."""
-        x = embedding(ids) * self.settings.d_model**0.5
-        return self.dropout(self.positions(x, start=start))
+        x: Tensor = embedding(ids) * self.settings.d_model**0.5
+        x = self.dropout(self.positions(x, start=start))
+        return x
+
+
+def _embedding(vocab: int, d_model: int) -> nn.Embedding:
+    """Draw rows of length 1 or so: after the factor sqrt(D) their numbers are unit-sized, and so
+    are the first logits, the products with normalised hidden states."""
+    embedding = nn.Embedding(vocab, d_model)
+    nn.init.normal_(embedding.weight, std=d_model**-0.5)
+    return embedding

@@ -1,41 +1,160 @@
 """Which backend each of the three attentions uses: chosen once per run, by name, and said."""
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from tfm.data.errors import BackendError
-from tfm.model.attention import formula, sdpa
+from tfm.model.attention import flash, formula, sdpa
 from tfm.model.attention.multihead import Attend
+from tfm.model.attention.padding import Padding
 
-BACKENDS: dict[str, Attend] = {"math": formula.attend, "sdpa": sdpa.attend}
+BACKENDS: dict[str, Attend] = {"math": formula.attend, "sdpa": sdpa.attend, "flash": flash.attend}
+
+# `auto` leaves math for a lean kernel where the T x S matrices of a batch hold more numbers than
+# this: in fp32 that is 64 MiB, and training keeps such matrices for every layer.
+LARGEST_SCORES = 2**24
+
+Kind = Literal["encoder", "decoder", "cross"]
+KINDS: tuple[Kind, Kind, Kind] = ("encoder", "decoder", "cross")
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """The backend of the encoder's, the decoder's and the cross-attention, and why."""
+    """The backend of the encoder's, the decoder's and the cross-attention, and why.
+
+    A run-time choice: nothing of it goes into a checkpoint.
+    """
 
     encoder: Attend
     decoder: Attend
     cross: Attend
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ("", "", "")
 
     def describe(self) -> str:
-        """Return one line that says which kernel each attention uses and why."""
-        return "attention: " + "; ".join(self.reasons)
+        """Return three lines that say which kernel each attention uses and why."""
+        lines = (f"{kind} attention: {why}" for kind, why in zip(KINDS, self.reasons, strict=True))
+        return "\n".join(lines)
+
+
+class Run(NamedTuple):
+    """What the choice depends on; `dropout` is 0 where the run does not train."""
+
+    device: torch.device
+    dtype: torch.dtype
+    dropout: float
+    training: bool
+
+    @property
+    def half(self) -> bool:
+        """Whether queries, keys and values come in fp16 or bf16."""
+        return self.dtype in (torch.float16, torch.bfloat16)
+
+
+class Choice(NamedTuple):
+    """A backend, and in one line: its kernel, and why."""
+
+    attend: Attend
+    reason: str
 
 
 def resolve(
-    name: str, *, device: torch.device, dtype: torch.dtype, dropout: float, training: bool
+    name: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    dropout: float,
+    training: bool,
+    head_width: int | None = None,
 ) -> AttentionPlan:
     """Choose the backend called `name`, or by `auto` the best one for this machine.
+
+    From here on cuDNN's attention is switched off in this process.
+
+    Args:
+        dtype: what queries, keys and values come in: the autocast dtype where there is one.
+        dropout: of the attention weights; it counts in training only.
+        head_width: K, to foresee that a kernel cannot take it.
 
     Raises:
         BackendError: if a backend asked for by name cannot run here; the message says why.
     """
-    if name == "auto":
-        name = "sdpa"
-    if name not in BACKENDS:
+    if name != "auto" and name not in BACKENDS:
         raise BackendError(f"--attention {name}: unknown; valid: auto, {', '.join(BACKENDS)}")
-    backend = BACKENDS[name]
-    return AttentionPlan(backend, backend, backend, (f"{name} for all three",))
+    sdpa.forbid_cudnn()
+    run = Run(device, dtype, dropout if training else 0.0, training)
+    if name == "flash":
+        reasons = flash.refusals(
+            device=device, dtype=dtype, dropout=run.dropout, head_width=head_width
+        )
+        if reasons:
+            raise BackendError(f"--attention flash cannot run here: {'; '.join(reasons)}")
+    encoder, decoder, cross = (choose(name, kind, run) for kind in KINDS)
+    return AttentionPlan(
+        encoder.attend,
+        decoder.attend,
+        cross.attend,
+        (encoder.reason, decoder.reason, cross.reason),
+    )
+
+
+def choose(name: str, kind: Kind, run: Run) -> Choice:
+    """Return the backend of one kind of attention. All that `auto` knows stands here."""
+    if name == "auto" and run.device.type == "cpu" and run.dropout:
+        why = f"math: attention dropout {run.dropout} rules out the CPU flash kernel"
+        return Choice(formula.attend, why)
+    if name == "auto" and run.device.type == "cpu" and run.half and run.training:
+        why = (
+            f"math up to {LARGEST_SCORES:,} scores a batch, where it trains faster in half "
+            "precision; beyond, CPU flash kernel (SDPA): no T x S matrix"
+        )
+        return Choice(math_while_small, why)
+    if name in ("auto", "sdpa"):
+        return Choice(sdpa.attend, sdpa_kernels(kind, run))
+    if name == "flash":
+        return Choice(flash.attend, flash_kernels(kind, run))
+    return Choice(formula.attend, "math: the formula as it is written, with the T x S matrix")
+
+
+def sdpa_kernels(kind: Kind, run: Run) -> str:
+    """Return which kernels SDPA uses for one kind of attention, and why."""
+    if run.device.type == "cpu":
+        if run.dropout:
+            return f"PyTorch's math (SDPA): attention dropout {run.dropout} rules out CPU flash"
+        return "CPU flash kernel (SDPA): no T x S matrix"
+    if run.device.type != "cuda":
+        return "PyTorch's choice (SDPA)"
+    lean = "memory-efficient kernel (SDPA): no T x S matrix"
+    if flash.refusals(device=run.device, dtype=run.dtype, dropout=0.0, head_width=None):
+        return f"{lean}; flash needs fp16 or bf16 and compute capability 8.0"
+    if kind == "decoder":
+        return "flash kernel (SDPA): causality hides the padding"
+    return f"flash kernel (SDPA) for batches without padding; else {lean}, and flash takes no mask"
+
+
+def flash_kernels(kind: Kind, run: Run) -> str:
+    """Return which flash kernels one kind of attention uses, and why."""
+    if run.device.type == "cpu":
+        return "CPU flash kernel (SDPA): asked for; it takes masks"
+    if kind == "decoder":
+        return "flash kernel (SDPA): asked for; causality hides the padding"
+    return "flash kernel (SDPA): asked for; varlen flash where the batch is padded"
+
+
+def math_while_small(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    queries: Padding | None,
+    keys: Padding | None,
+    dropout: float,
+) -> Tensor:
+    """Return the same as `formula.attend`, by `sdpa` where its T x S matrices would be large."""
+    B, H, T, _ = q.shape
+    scores = B * H * T * k.shape[-2]
+    attend = formula.attend if scores <= LARGEST_SCORES else sdpa.attend
+    return attend(q, k, v, causal=causal, queries=queries, keys=keys, dropout=dropout)

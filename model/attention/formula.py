@@ -6,10 +6,10 @@ Every other backend is tested against this one. It holds the whole T x S score m
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tfm.model.attention.padding import Padding
+from tfm.model.dropout import dropout as drop
 
 
 def attend(
@@ -34,10 +34,7 @@ def attend(
     Returns:
         B H T K; zeros for a query that may see no key at all.
     """
-    weights = attention_weights(q, k, causal=causal, keys=keys)
-    if dropout:
-        weights = F.dropout(weights, dropout)
-    return weights @ v
+    return drop(attention_weights(q, k, causal=causal, keys=keys), dropout) @ v
 
 
 def attention_weights(q: Tensor, k: Tensor, *, causal: bool, keys: Padding | None) -> Tensor:

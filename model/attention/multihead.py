@@ -10,7 +10,11 @@ from tfm.model.attention.padding import Padding
 
 
 class Attend(Protocol):
-    """The one signature of all attention backends; see `formula.attend` for its meaning."""
+    """The one signature of all attention backends; `formula.attend` says what it means.
+
+    Right padding of the queries asks for nothing: what comes out at padded queries is finite, and
+    otherwise unspecified.
+    """
 
     def __call__(
         self,
@@ -46,6 +50,14 @@ class MultiHeadAttention(nn.Module):
         self.projection = nn.Linear(d_model, 3 * d_model)
         self.output = nn.Linear(d_model, d_model)
         self.attend: Attend = formula.attend
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw W_Q, W_K, W_V and W_O Xavier-uniformly, each by itself; biases are zero."""
+        for matrix in (*self.projection.weight.chunk(3), self.output.weight):
+            nn.init.xavier_uniform_(matrix)
+        nn.init.zeros_(self.projection.bias)
+        nn.init.zeros_(self.output.bias)
 
     def queries(self, x: Tensor) -> Tensor:
         """Project x, B T D, to queries, B H T K."""
@@ -66,7 +78,8 @@ class MultiHeadAttention(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """Give each head its part: B T D -> B H T K."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        B, T, D = x.shape
+        return x.view(B, T, self.heads, D // self.heads).transpose(1, 2)
 
     def forward(
         self,
@@ -82,4 +95,5 @@ class MultiHeadAttention(nn.Module):
         heads = self.attend(
             q, kv.keys, kv.values, causal=causal, queries=queries, keys=keys, dropout=dropout
         )
-        return self.output(heads.transpose(1, 2).flatten(-2))  # B H T K -> B T D
+        y: Tensor = self.output(heads.transpose(1, 2).flatten(-2))  # B H T K -> B T D
+        return y

@@ -1,7 +1,8 @@
 """The backend `sdpa`: PyTorch's scaled_dot_product_attention, which picks a fused kernel itself.
 
-cuDNN's kernel is never used: with an explicit mask it gives wrong gradients on torch 2.13
-(pytorch/pytorch issue 196678). The others are exact and free of the T x S matrix.
+On a CPU that is the CPU flash kernel, with or without a mask. On CUDA it is the flash kernel where
+no mask is needed and the dtype is fp16 or bf16, and else the memory-efficient kernel; neither holds
+the T x S matrix. Attention dropout sends a CPU to PyTorch's own math.
 """
 
 import torch
@@ -10,8 +11,6 @@ from torch import Tensor
 
 from tfm.model.attention.formula import visible_keys
 from tfm.model.attention.padding import Padding
-
-torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def attend(
@@ -31,5 +30,13 @@ def attend(
         return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, dropout_p=dropout)
     visible = visible_keys(T, S, causal=causal, keys=keys, device=q.device)
     if visible is not None and visible.dim() == 2:
-        visible = visible[None, None]
+        visible = visible[None, None]  # a mask of fewer than 4 axes loses the fused kernels
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+
+
+def forbid_cudnn() -> None:
+    """Keep cuDNN's attention out of this process, where SDPA would prefer it on recent GPUs.
+
+    With an explicit mask it gives wrong gradients on torch 2.13 (pytorch/pytorch issue 196678).
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,0 +1,431 @@
+"""Attention: every backend computes the formula, or says why it cannot.
+
+The yardstick is the formula in fp64, written here once more. A backend may be off by three times
+what the same formula is off by in the same dtype: rounding, but nothing beyond it.
+"""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from tfm.data.errors import BackendError
+from tfm.model.attention import flash, formula, sdpa
+from tfm.model.attention.choice import BACKENDS, LARGEST_SCORES, math_while_small, resolve
+from tfm.model.attention.padding import Padding
+
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# About the last place of numbers near 1: no smaller error counts.
+ATOL = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
+
+
+class Case(NamedTuple):
+    """One situation: the lengths of three sentences, None for full ones, and the padded sizes."""
+
+    causal: bool
+    queries: list[int] | None
+    keys: list[int] | None
+    T: int
+    S: int
+
+
+CASES = {
+    "encoder": Case(False, None, None, 9, 9),
+    "encoder, padded": Case(False, [9, 4, 7], [9, 4, 7], 9, 9),
+    "encoder, one token": Case(False, [1, 1, 1], [1, 1, 1], 1, 1),
+    "encoder, a row fully masked": Case(False, [9, 0, 7], [9, 0, 7], 9, 9),
+    "decoder": Case(True, None, None, 9, 9),
+    "decoder, padded": Case(True, [9, 4, 7], None, 9, 9),
+    "decoder, one token": Case(True, None, None, 1, 1),
+    "decoder, cached step": Case(True, None, None, 1, 9),
+    "decoder, several cached steps": Case(True, None, None, 4, 9),
+    "cross": Case(False, None, None, 5, 9),
+    "cross, padded": Case(False, [5, 2, 3], [4, 9, 7], 5, 9),
+    "cross, one token": Case(False, [1, 1, 1], [1, 9, 7], 1, 9),
+    "cross, cached step": Case(False, None, [4, 9, 7], 1, 9),
+    "cross, cached step of 4 beams": Case(False, None, [4, 9, 7], 4, 9),
+    "cross, more queries than keys": Case(False, [12, 2, 7], [3, 5, 1], 12, 5),
+    "cross, a row fully masked": Case(False, [5, 2, 3], [9, 0, 7], 5, 9),
+}
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def definition(q: Tensor, k: Tensor, v: Tensor, case: Case) -> Tensor:
+    """softmax(Q K^T / sqrt(K)) V, one sentence and one query at a time."""
+    B, H, T, K = q.shape
+    rows = []
+    for b in range(B):
+        for t in range(T):
+            seen = k.shape[2] if case.keys is None else case.keys[b]
+            if case.causal:
+                seen = min(seen, case.S - case.T + t + 1)
+            scores = (k[b, :, :seen] * q[b, :, t, None]).sum(-1) / K**0.5  # H S
+            weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+            rows.append((weights[..., None] * v[b, :, :seen]).sum(1))  # no key at all: zeros
+    return torch.stack(rows).view(B, T, H, K).transpose(1, 2)
+
+
+def real_queries(case: Case) -> Tensor:
+    lengths = torch.tensor(case.queries or [case.T] * 3)
+    return (torch.arange(case.T) < lengths[:, None])[:, None, :, None]
+
+
+def draw(case: Case, *, dtype: torch.dtype, width: int = 16) -> tuple[list[Tensor], Tensor]:
+    """Return queries, keys, values in fp64 that `dtype` holds exactly, and an output gradient.
+
+    That gradient is zero at padded queries, as it is in training.
+    """
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(3, 2, case.T, width), (3, 2, case.S, width), (3, 2, case.S, width)]
+    q, k, v, upstream = (
+        torch.randn(shape, generator=generator).to(dtype).double() for shape in (*shapes, shapes[0])
+    )
+    return [q, k, v], upstream * real_queries(case)
+
+
+def run(attend, case: Case, qkv, upstream, *, device="cpu", dtype=torch.float64) -> list[Tensor]:
+    """Return the output at real queries and the gradients of q, k, v, on the CPU in fp64."""
+    q, k, v = (x.to(device, dtype, copy=True).requires_grad_() for x in qkv)
+    queries, keys = (
+        None if lengths is None else Padding.from_lengths(lengths, longest=n, device=device)
+        for lengths, n in ((case.queries, case.T), (case.keys, case.S))
+    )
+    out = attend(q, k, v, causal=case.causal, queries=queries, keys=keys, dropout=0.0)
+    out.backward(upstream.to(device, dtype))
+    return [
+        out.detach().cpu().double() * real_queries(case),
+        *(x.grad.cpu().double() for x in (q, k, v)),
+    ]
+
+
+def exactly(case: Case, qkv, upstream) -> list[Tensor]:
+    return run(lambda q, k, v, **_: definition(q, k, v, case), case, qkv, upstream)
+
+
+def errors(found: list[Tensor], exact: list[Tensor]) -> list[float]:
+    return [(a - b).abs().max().item() for a, b in zip(found, exact, strict=True)]
+
+
+def check(attend, case: Case, *, dtype, device="cpu", width=16) -> None:
+    """Fail unless `attend` is as near to the definition as the formula in the same dtype."""
+    qkv, upstream = draw(case, dtype=dtype, width=width)
+    exact = exactly(case, qkv, upstream)
+    limits = errors(run(formula.attend, case, qkv, upstream, dtype=dtype), exact)
+    found = errors(run(attend, case, qkv, upstream, dtype=dtype, device=device), exact)
+    for name, error, limit in zip("output q k v".split(), found, limits, strict=True):
+        assert error <= 3 * max(limit, ATOL[dtype]), f"{name}: {error} against {limit}"
+
+
+@every_case
+def test_math_in_fp64_is_the_definition(case):
+    inputs = draw(case, dtype=torch.float64)
+    assert max(errors(run(formula.attend, case, *inputs), exactly(case, *inputs))) < 1e-12
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@every_case
+@pytest.mark.parametrize("backend", ["sdpa", "flash"])
+def test_every_backend_computes_the_formula_and_its_gradients(backend, case, dtype):
+    check(BACKENDS[backend], case, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@every_case
+@pytest.mark.parametrize("backend", [pytest.param(name, marks=GPU) for name in BACKENDS])
+def test_every_backend_computes_the_formula_on_cuda(backend, case, dtype):
+    if backend == "flash" and dtype is torch.float32:
+        pytest.skip("flash refuses fp32, which has a test of its own")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    sdpa.forbid_cudnn()
+    for width in (16, 20, 64):  # 20: CUDA kernels want multiples of 8
+        check(BACKENDS[backend], case, dtype=dtype, device="cuda", width=width)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_query_without_keys_gets_zeros_and_sends_none_back(backend):
+    case = CASES["cross, a row fully masked"]
+    for x in run(BACKENDS[backend], case, *draw(case, dtype=torch.float32), dtype=torch.float32):
+        assert (x[1] == 0).all() and x[0].any()
+
+
+# The arithmetic of the variable-length path, with a kernel that any machine has.
+
+
+def by_sentence(q, k, v, *, queries, keys, causal):
+    """A variable-length kernel in Python: cut at the offsets, attend, put end to end."""
+    assert queries.starts.dtype == keys.starts.dtype == torch.int32
+    assert q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
+    assert len(q) == queries.starts[-1] and len(k) == len(v) == keys.starts[-1]
+    pieces = []
+    for b in range(len(queries.starts) - 1):
+        own = slice(*queries.starts[b : b + 2].tolist())
+        other = slice(*keys.starts[b : b + 2].tolist())
+        assert own.stop - own.start <= queries.longest
+        assert other.stop - other.start <= keys.longest
+        one = (x[part].transpose(0, 1)[None] for x, part in ((q, own), (k, other), (v, other)))
+        out = formula.attend(*one, causal=causal, queries=None, keys=None, dropout=0.0)
+        pieces.append(out[0].transpose(0, 1))
+    return torch.cat(pieces)
+
+
+def unpadded(q, k, v, *, causal, queries, keys, dropout):
+    return flash.attend_unpadded(
+        q, k, v, causal=causal, queries=queries, keys=keys, kernel=by_sentence
+    )
+
+
+# Causal and padded: flash lets causality hide the padding, and does not remove it.
+unpadded_cases = {name: case for name, case in CASES.items() if name != "decoder, padded"}
+every_unpadded_case = pytest.mark.parametrize("case", unpadded_cases.values(), ids=unpadded_cases)
+
+
+@every_unpadded_case
+def test_attending_without_padding_equals_attending_with_a_mask(case):
+    inputs = draw(case, dtype=torch.float64)
+    assert max(errors(run(unpadded, case, *inputs), exactly(case, *inputs))) < 1e-12
+
+
+def test_the_unpadded_path_can_be_causal_where_both_sides_are_padded_alike():
+    padding = Padding.from_lengths([5, 2, 3])
+    q = torch.randn(3, 2, 5, 8)
+    arguments = dict(causal=True, queries=padding, keys=padding, dropout=0.0)
+    expected = formula.attend(q, q, q, **arguments) * padding.mask[:, None, :, None]
+    torch.testing.assert_close(unpadded(q, q, q, **arguments), expected)  # zeros at the padding
+
+
+@pytest.mark.parametrize("queries, keys", [(None, [5, 3]), ([2, 1], None), ([2, 1], [5, 3])])
+def test_the_unpadded_path_refuses_what_it_cannot_align(queries, keys):
+    q, k = torch.randn(2, 1, 2, 8), torch.randn(2, 1, 5, 8)
+    queries, keys = (side and Padding.from_lengths(side) for side in (queries, keys))
+    with pytest.raises(ValueError, match="padded alike"):
+        unpadded(q, k, k, causal=True, queries=queries, keys=keys, dropout=0.0)
+
+
+@pytest.fixture
+def varlen_calls(monkeypatch):
+    """Stand in for torch's varlen_attn: the same arguments, computed by `by_sentence`."""
+    calls = []
+
+    def varlen_attn(q, k, v, starts_q, starts_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+        calls.append({"window_size": window_size, "width": q.shape[-1]})
+        queries, keys = (
+            Padding.from_lengths(starts.diff().tolist(), longest=longest)
+            for starts, longest in ((starts_q, max_q), (starts_k, max_k))
+        )
+        if scale is not None:  # by_sentence itself divides by the root of the padded width
+            q = q * (scale * q.shape[-1] ** 0.5)
+        return by_sentence(q, k, v, queries=queries, keys=keys, causal=window_size == (-1, 0))
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+    flash.causal_argument.cache_clear()
+    yield calls
+    flash.causal_argument.cache_clear()
+
+
+@pytest.mark.parametrize("width", [16, 20])
+@every_unpadded_case
+def test_varlen_gets_the_widths_scale_and_causality_it_understands(varlen_calls, case, width):
+    def attend(q, k, v, *, causal, queries, keys, dropout):
+        return flash.attend_unpadded(q, k, v, causal=causal, queries=queries, keys=keys)
+
+    inputs = draw(case, dtype=torch.float64, width=width)
+    assert max(errors(run(attend, case, *inputs), exactly(case, *inputs))) < 1e-12
+    window = (-1, 0) if case.causal else (-1, -1)
+    assert varlen_calls == [{"window_size": window, "width": 16 if width == 16 else 24}]
+
+
+def test_causality_has_the_name_that_this_version_of_varlen_knows(monkeypatch):
+    def older(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False): ...
+
+    flash.causal_argument.cache_clear()
+    assert flash.causal_argument() == {"window_size": (-1, 0)}
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", older)
+    flash.causal_argument.cache_clear()
+    assert flash.causal_argument() == {"is_causal": True}
+    flash.causal_argument.cache_clear()
+
+
+# Padding.
+
+
+def test_padding_knows_the_real_positions_and_their_offsets():
+    padding = Padding.from_lengths([2, 0, 3], longest=4)
+    assert padding.mask.tolist() == [[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]]
+    assert padding.starts.tolist() == [0, 2, 2, 5]
+    assert padding.real.tolist() == [0, 1, 8, 9, 10]
+    assert padding.total == 5
+    x = torch.arange(1, 13).view(3, 4)
+    assert padding.unpad(x).tolist() == [1, 2, 9, 10, 11]
+    assert padding.pad(padding.unpad(x)).tolist() == [[1, 2, 0, 0], [0, 0, 0, 0], [9, 10, 11, 0]]
+
+
+def test_rows_without_padding_need_no_mask_and_no_copy():
+    padding = Padding.from_lengths([3, 3])
+    x = torch.randn(2, 3, 5)
+    assert padding.mask is None
+    assert padding.unpad(x).data_ptr() == x.data_ptr()
+    assert torch.equal(padding.pad(padding.unpad(x)), x)
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 2], [3, 3, 3]])
+def test_selected_rows_keep_their_padding(lengths):
+    kept = Padding.from_lengths(lengths).select(torch.tensor([2, 0, 0]))
+    afresh = Padding.from_lengths([lengths[2], lengths[0], lengths[0]], longest=3)
+    assert torch.equal(kept.lengths, afresh.lengths) and kept.total == afresh.total
+    assert torch.equal(kept.real, afresh.real) and torch.equal(kept.starts, afresh.starts)
+    assert (kept.mask is None) == (afresh.mask is None)
+
+
+# The choice, and what it says.
+
+CPU = torch.device("cpu")
+
+
+def plan(name, *, device=CPU, dtype=torch.float32, dropout=0.0, training=True, head_width=64):
+    return resolve(
+        name, device=device, dtype=dtype, dropout=dropout, training=training, head_width=head_width
+    )
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """Return a function that makes torch believe in a GPU of the given capability."""
+
+    def pretend(capability):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Tesla T4")
+        monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+        return torch.device("cuda")
+
+    return pretend
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_asked_for_by_name_is_the_one_that_runs(name):
+    chosen = plan(name)
+    assert chosen.encoder is chosen.decoder is chosen.cross is BACKENDS[name]
+
+
+def test_the_plan_says_one_line_for_each_kind_of_attention():
+    lines = plan("auto", training=False).describe().splitlines()
+    assert [line.split(" attention: ")[0] for line in lines] == ["encoder", "decoder", "cross"]
+    assert all("CPU flash kernel (SDPA): no T x S matrix" in line for line in lines)
+
+
+def test_auto_uses_math_on_a_cpu_where_dropout_rules_out_fused_kernels():
+    chosen = plan("auto", dropout=0.1)
+    assert chosen.encoder is formula.attend
+    assert "attention dropout 0.1 rules out the CPU flash kernel" in chosen.describe()
+    assert plan("auto", dropout=0.1, training=False).encoder is sdpa.attend
+
+
+def test_auto_trains_in_half_precision_on_a_cpu_by_math_until_memory_is_at_stake(monkeypatch):
+    assert plan("auto", dtype=torch.bfloat16, training=False).encoder is sdpa.attend
+    chosen = plan("auto", dtype=torch.bfloat16)
+    assert chosen.encoder is math_while_small
+    assert f"{LARGEST_SCORES:,} scores" in chosen.describe()
+    used = []
+    monkeypatch.setattr(formula, "attend", lambda *_, **__: used.append("math"))
+    monkeypatch.setattr(sdpa, "attend", lambda *_, **__: used.append("sdpa"))
+    for length in (4096, 4097):
+        q = torch.empty(1, 1, length, 0)
+        math_while_small(q, q, q, causal=False, queries=None, keys=None, dropout=0.0)
+    assert used == ["math", "sdpa"]
+
+
+def test_no_plan_leaves_cudnn_attention_on():
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    plan("math")
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_an_unknown_backend_is_refused_with_the_valid_names():
+    with pytest.raises(BackendError, match="fast: unknown; valid: auto, math, sdpa, flash"):
+        plan("fast")
+
+
+def test_flash_refuses_attention_dropout_in_training_only():
+    with pytest.raises(BackendError, match=r"attention dropout 0\.1: .*attention_dropout=0"):
+        plan("flash", dropout=0.1)
+    assert plan("flash", dropout=0.1, training=False).encoder is flash.attend
+
+
+@pytest.mark.parametrize(
+    "capability, options, reason",
+    [
+        ((8, 0), {"dtype": torch.float32}, "float32: flash needs fp16 or bf16; add --precision"),
+        ((7, 5), {}, "Tesla T4 has compute capability 7.5: flash needs 8.0; use --attention sdpa"),
+        ((9, 0), {"head_width": 512}, "head width 512: flash takes 256 at most; raise model.heads"),
+        ((9, 0), {"dropout": 0.1}, "attention dropout 0.1"),
+    ],
+)
+def test_flash_refuses_what_no_cuda_kernel_can_do(a_gpu, capability, options, reason):
+    device = a_gpu(capability)
+    with pytest.raises(BackendError, match=f"--attention flash cannot run here: {reason}") as error:
+        plan("flash", device=device, **({"dtype": torch.bfloat16} | options))
+    assert "\n" not in str(error.value)
+
+
+def test_all_reasons_to_refuse_are_given_at_once(a_gpu):
+    with pytest.raises(BackendError, match="dropout 0.1.*float32.*capability 7.5.*width 300"):
+        plan("flash", device=a_gpu((7, 5)), dropout=0.1, head_width=300)
+
+
+def test_what_sdpa_says_on_cuda_is_honest_about_masks(a_gpu):
+    encoder, decoder, cross = plan("auto", device=a_gpu((9, 0)), dtype=torch.bfloat16).reasons
+    assert "memory-efficient" in encoder and "flash takes no mask" in encoder and encoder == cross
+    assert decoder == "flash kernel (SDPA): causality hides the padding"
+    encoder, decoder, cross = plan("auto", device=a_gpu((9, 0)), dtype=torch.float32).reasons
+    assert encoder == decoder == cross and encoder.startswith("memory-efficient kernel (SDPA)")
+
+
+def test_flash_says_that_it_removes_padding_on_cuda(a_gpu):
+    chosen = plan("flash", device=a_gpu((9, 0)), dtype=torch.bfloat16)
+    assert "varlen flash where the batch is padded" in chosen.describe()
+
+
+# The kernel that really runs.
+
+
+def kernels(attend, case, *, device="cpu", dtype=torch.float32) -> str:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        run(attend, case, *draw(case, dtype=dtype), dtype=dtype, device=device)
+    return " ".join(event.key for event in profile.key_averages())
+
+
+@every_case
+@pytest.mark.parametrize("backend", ["sdpa", "flash"])
+def test_the_cpu_flash_kernel_is_the_one_that_runs(backend, case):
+    names = kernels(BACKENDS[backend], case)
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in names
+    assert "attention_math" not in names
+
+
+@pytest.mark.filterwarnings("ignore:.*ernel:UserWarning")
+def test_flash_never_falls_back_silently():
+    q = torch.randn(1, 2, 3, 8)
+    with pytest.raises(BackendError, match="PyTorch refused: .*do not support non-zero dropout"):
+        flash.attend(q, q, q, causal=False, queries=None, keys=None, dropout=0.1)
+    assert torch.backends.cuda.math_sdp_enabled()  # nothing stays switched off afterwards
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
+def test_a_flash_kernel_is_the_one_that_runs_on_cuda(device, dtype, case):
+    names = kernels(flash.attend, case, device=device, dtype=dtype)
+    assert "_flash_attention_forward" in names or "_scaled_dot_product_flash_attention" in names
+    assert "efficient" not in names and "attention_math" not in names
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
+def test_flash_refuses_fp32_on_cuda_at_run_time_too(device):
+    q = torch.randn(1, 2, 3, 8, device=device)
+    with pytest.raises(BackendError, match="PyTorch refused"):
+        flash.attend(q, q, q, causal=False, queries=None, keys=None, dropout=0.0)

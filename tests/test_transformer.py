@@ -1,0 +1,256 @@
+"""The network as a whole: what surrounds a sentence never changes what comes out for it."""
+
+import pytest
+import torch
+
+from tfm.model.attention.choice import BACKENDS, AttentionPlan, math_while_small, resolve
+from tfm.model.attention.padding import Padding
+from tfm.model.positions import Positions, sinusoids
+from tfm.model.settings import ModelSettings
+from tfm.model.transformer import Transformer
+
+SOURCE_LENGTHS, TARGET_LENGTHS = [9, 4, 6, 1], [5, 7, 1, 3]
+SOURCE, TARGET = Padding.from_lengths(SOURCE_LENGTHS), Padding.from_lengths(TARGET_LENGTHS)
+CPU_BACKENDS = {**BACKENDS, "auto in half precision": math_while_small}
+
+
+def build(*, norm="pre", joint=True, **changes) -> Transformer:
+    torch.manual_seed(1)
+    settings = ModelSettings(
+        **dict(d_model=32, d_ff=64, heads=4, encoder_layers=2, decoder_layers=2, norm=norm)
+        | changes
+    )
+    return Transformer(settings, source_vocab=40, target_vocab=40, joint=joint).eval()
+
+
+@pytest.fixture(params=CPU_BACKENDS)
+def attend(request):
+    return CPU_BACKENDS[request.param]
+
+
+@pytest.fixture(params=["post", "pre"])
+def model(request, attend):
+    model = build(norm=request.param)
+    model.use_attention(AttentionPlan(attend, attend, attend))
+    return model
+
+
+@pytest.fixture
+def ids():
+    """Source and target ids, B S and B T; what stands at the padding is arbitrary."""
+    generator = torch.Generator().manual_seed(2)
+    return (
+        torch.randint(40, (4, 9), generator=generator),
+        torch.randint(40, (4, 7), generator=generator),
+    )
+
+
+def logits(model, ids, *, source=SOURCE, target=TARGET):
+    return model(*ids, source=source, target=target).detach()
+
+
+def alone(model, ids, b):
+    """Run sentence b without batch mates and without padding."""
+    S, T = SOURCE_LENGTHS[b], TARGET_LENGTHS[b]
+    return logits(
+        model,
+        (ids[0][b : b + 1, :S], ids[1][b : b + 1, :T]),
+        source=Padding.from_lengths([S]),
+        target=Padding.from_lengths([T]),
+    )[0]
+
+
+def test_a_padded_sentence_gives_what_it_gives_alone(model, ids):
+    together = logits(model, ids)
+    for b, length in enumerate(TARGET_LENGTHS):
+        torch.testing.assert_close(together[b, :length], alone(model, ids, b), rtol=0, atol=1e-5)
+
+
+def test_the_order_of_the_batch_does_not_matter(model, ids):
+    order = torch.tensor([2, 0, 3, 1])
+    shuffled = logits(
+        model,
+        (ids[0][order], ids[1][order]),
+        source=SOURCE.select(order),
+        target=TARGET.select(order),
+    )
+    real = TARGET.mask[order]
+    torch.testing.assert_close(shuffled[real], logits(model, ids)[order][real], rtol=0, atol=1e-5)
+
+
+def test_what_stands_at_the_padding_does_not_matter(model, ids):
+    source, target = ids[0].clone(), ids[1].clone()
+    source[~SOURCE.mask] = (source[~SOURCE.mask] + 7) % 40
+    target[~TARGET.mask] = (target[~TARGET.mask] + 7) % 40
+    found, expected = logits(model, (source, target)), logits(model, ids)
+    assert torch.equal(found[TARGET.mask], expected[TARGET.mask])
+
+
+def test_changing_a_token_changes_nothing_before_it_bit_for_bit(model, ids):
+    before = logits(model, ids, target=None)
+    for t in range(1, 7):
+        target = ids[1].clone()
+        target[:, t:] = (target[:, t:] + 11) % 40
+        after = logits(model, (ids[0], target), target=None)
+        assert torch.equal(after[:, :t], before[:, :t])
+        assert not torch.equal(after[:, t], before[:, t])
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_all_backends_give_the_same_logits_and_gradients(ids, norm, joint):
+    model = build(norm=norm, joint=joint)
+    results = {}
+    for name in BACKENDS:
+        model.use_attention(
+            resolve(name, device=torch.device("cpu"), dtype=torch.float32, dropout=0, training=True)
+        )
+        model.zero_grad()
+        out = model(*ids, source=SOURCE, target=TARGET)[TARGET.mask]
+        out.logsumexp(-1).sum().backward()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+        results[name] = (out.detach(), gradient)
+    for name in ("sdpa", "flash"):
+        torch.testing.assert_close(results[name], results["math"], rtol=1e-4, atol=1e-5)
+
+
+# Decoding step by step.
+
+
+def steps(model, cache, target_ids):
+    """Feed target ids, R T, one position at a time and return hidden states, R T D."""
+    return torch.stack([model.step(tokens, cache) for tokens in target_ids.T], dim=1)
+
+
+@torch.inference_mode()
+def test_cached_steps_equal_decoding_at_once(model, ids):
+    memory = model.encode(ids[0], SOURCE)
+    expected = model.decode(ids[1], memory, source=SOURCE)
+    cache = model.start(memory, SOURCE)
+    torch.testing.assert_close(steps(model, cache, ids[1]), expected, rtol=0, atol=1e-5)
+    assert cache.length == 7
+
+
+@torch.inference_mode()
+def test_beams_of_a_sentence_share_its_memory_and_nothing_else(model, ids):
+    memory = model.encode(ids[0], SOURCE)
+    beams = torch.randint(40, (4, 3, 7))
+    found = steps(model, model.start(memory, SOURCE), beams.view(12, 7)).view(4, 3, 7, -1)
+    for n in range(3):
+        expected = model.decode(beams[:, n], memory, source=SOURCE)
+        torch.testing.assert_close(found[:, n], expected, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_reordered_rows_go_on_from_the_past_of_the_row_they_copy(model, ids):
+    memory = model.encode(ids[0], SOURCE)
+    cache = model.start(memory, SOURCE)
+    steps(model, cache, ids[1][:, :3])  # one beam each
+    rows = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+    cache.reorder(rows)  # two
+    continued = torch.randint(40, (8, 2))
+    steps(model, cache, continued)
+    swapped = torch.tensor([1, 1, 3, 2, 4, 5, 6, 6])
+    cache.reorder(swapped)
+    last = torch.randint(40, (8,))
+    found = model.step(last, cache)
+    whole = torch.cat([ids[1][rows, :3], continued], 1)[swapped]
+    whole = torch.cat([whole, last[:, None]], 1)
+    wide = Padding.from_lengths([n for n in SOURCE_LENGTHS for _ in range(2)])
+    expected = model.decode(whole, memory.repeat_interleave(2, 0), source=wide)[:, -1]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_sentences_that_are_left_go_on_as_if_the_others_had_never_been(model, ids):
+    memory = model.encode(ids[0], SOURCE)
+    cache = model.start(memory, SOURCE)
+    steps(model, cache, ids[1][:, :4])
+    kept = torch.tensor([3, 1])
+    cache.keep(kept)
+    cache.reorder(kept)  # one beam: rows are sentences
+    found = steps(model, cache, ids[1][kept, 4:])
+    expected = model.decode(ids[1], memory, source=SOURCE)[kept, 4:]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+# Weights.
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_gradient_reaches_every_parameter(ids, norm, joint, activation):
+    model = build(norm=norm, joint=joint, activation=activation).train()
+    model(*ids, source=SOURCE, target=TARGET)[TARGET.mask].logsumexp(-1).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all() and parameter.grad.any(), name
+
+
+def test_with_a_joint_vocabulary_one_matrix_is_both_embeddings_and_the_projection():
+    model = build(joint=True)
+    assert model.source_embedding.weight is model.target_embedding.weight
+    hidden = torch.randn(3, 32)
+    with torch.no_grad():
+        model.source_embedding.weight[7] = 0
+    assert (model.project(hidden)[:, 7] == 0).all()
+    assert model.num_parameters + 40 * 32 == build(joint=False).num_parameters
+
+
+def test_joint_vocabularies_of_different_sizes_are_refused():
+    with pytest.raises(ValueError, match="joint vocabularies differ: 40 and 41"):
+        Transformer(ModelSettings(), source_vocab=40, target_vocab=41, joint=True)
+
+
+def test_the_base_size_has_the_65_million_parameters_of_the_paper():
+    from tfm.model.settings import SIZES
+
+    settings = ModelSettings(**SIZES["base"])
+    with torch.device("meta"):
+        model = Transformer(settings, source_vocab=37_000, target_vocab=37_000, joint=True)
+    assert 62e6 < model.num_parameters < 66e6  # table 3 says 65
+
+
+def test_the_seed_determines_the_weights():
+    a, b = build(joint=False).state_dict(), build(joint=False).state_dict()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_the_backend_is_no_part_of_the_weights():
+    model = build()
+    names = set(model.state_dict())
+    model.use_attention(AttentionPlan(BACKENDS["flash"], BACKENDS["sdpa"], BACKENDS["math"]))
+    assert set(model.state_dict()) == names
+    assert not any("attend" in name.split(".")[-1] for name in names)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_first_activations_and_logits_are_unit_sized(norm):
+    torch.manual_seed(1)
+    settings = ModelSettings(norm=norm)
+    model = Transformer(settings, source_vocab=4000, target_vocab=4000, joint=True).eval()
+    source, target = torch.randint(4000, (8, 20)), torch.randint(4000, (8, 20))
+    assert 0.9 < (model.source_embedding(source) * settings.d_model**0.5).std() < 1.1
+    out = model(source, target, source=Padding.full(8, 20))
+    assert 0.7 < out.std() < 1.3
+
+
+def test_autocast_in_bf16_is_near_fp32(ids):
+    model = build()
+    expected = logits(model, ids)[TARGET.mask]
+    for name in BACKENDS:
+        attend = BACKENDS[name]
+        model.use_attention(AttentionPlan(attend, attend, attend))
+        with torch.autocast("cpu", torch.bfloat16):
+            found = logits(model, ids)[TARGET.mask].float()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.15)
+
+
+# Positions.
+
+
+def test_positions_grow_with_the_longest_sentence():
+    positions = Positions(16, length=4)
+    found = positions(torch.zeros(1, 3, 16), start=998)
+    torch.testing.assert_close(found[0], sinusoids(1001, 16)[998:])
+    assert not positions.state_dict()  # computed, not stored
