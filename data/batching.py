@@ -41,10 +41,14 @@ class Side:
         """Return the ids of sentence `i`."""
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
-    def padded(self, indices: Ints, *, before: int | None, after: int | None) -> Ints:
+    def lengths_of(self, indices: Ints) -> Ints:
+        """Return the number of pieces of the sentences `indices`, in time that fits a batch."""
+        return self.offsets[indices + 1] - self.offsets[indices]
+
+    def padded(self, indices: Ints, *, before: int | None = None, after: int | None = None) -> Ints:
         """Return the sentences `indices`, with the id `before` or `after` each, padded: [B, L]."""
         begin, end = int(before is not None), int(after is not None)
-        lengths = self.lengths[indices]
+        lengths = self.lengths_of(indices)
         rows = np.repeat(np.arange(len(indices)), lengths)
         columns = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         batch = np.full((len(indices), int(lengths.max()) + begin + end), PAD, dtype=np.int64)
@@ -107,8 +111,7 @@ def encode_corpus(
     Raises:
         DataError: when no pair is left.
     """
-    sides: tuple[list[Ints], list[Ints]] = ([], [])
-    lengths: tuple[list[int], list[int]] = ([], [])
+    source, target = _GrowingSide(), _GrowingSide()
     dropped = {"empty": 0, "too long": 0}
     pairs = iter(pairs)
     while chunk := list(islice(pairs, CHUNK)):
@@ -121,16 +124,15 @@ def encode_corpus(
         )
         kept = [ids for ids in encoded if max(map(len, ids)) <= settings.max_length]
         dropped["too long"] += len(filled) - len(kept)
-        for side in (0, 1):
-            flat = chain.from_iterable(ids[side] for ids in kept)
-            sides[side].append(np.fromiter(flat, dtype=np.int32))
-            lengths[side].extend(len(ids[side]) for ids in kept)
-    if not lengths[0]:
+        source.extend([ids for ids, _ in kept])
+        target.extend([ids for _, ids in kept])
+    corpus = EncodedCorpus(source.finish(), target.finish(), dropped)
+    if not len(corpus):
         raise DataError(
             f"no pair is left to train on: {dropped['empty']} have a blank side, "
             f"{dropped['too long']} are longer than data.max_length = {settings.max_length} pieces"
         )
-    return EncodedCorpus(_side(sides[0], lengths[0]), _side(sides[1], lengths[1]), dropped)
+    return corpus
 
 
 def epoch_batches(corpus: EncodedCorpus, *, batch_tokens: int, seed: int, epoch: int) -> list[Ints]:
@@ -152,17 +154,28 @@ def epoch_batches(corpus: EncodedCorpus, *, batch_tokens: int, seed: int, epoch:
 def make_batch(corpus: EncodedCorpus, indices: Ints) -> Batch:
     """Return the pairs `indices` of `corpus` as one padded batch."""
     return Batch(
-        source=corpus.source.padded(indices, before=None, after=EOS),
-        source_lengths=corpus.source_lengths[indices] + 1,
-        target_in=corpus.target.padded(indices, before=BOS, after=None),
-        target_out=corpus.target.padded(indices, before=None, after=EOS),
-        target_lengths=corpus.target_lengths[indices] + 1,
+        source=corpus.source.padded(indices, after=EOS),
+        source_lengths=corpus.source.lengths_of(indices) + 1,
+        target_in=corpus.target.padded(indices, before=BOS),
+        target_out=corpus.target.padded(indices, after=EOS),
+        target_lengths=corpus.target.lengths_of(indices) + 1,
         indices=indices,
     )
 
 
-def _side(ids: list[Ints], lengths: list[int]) -> Side:
-    return Side(np.concatenate(ids), np.concatenate([[0], np.cumsum(lengths)]))
+class _GrowingSide:
+    """A side in the making: arrays of ids and lengths, so that no sentence stays a list."""
+
+    def __init__(self) -> None:
+        self._ids = [np.empty(0, dtype=np.int32)]
+        self._lengths = [np.zeros(1, dtype=np.int64)]
+
+    def extend(self, sentences: list[list[int]]) -> None:
+        self._ids.append(np.fromiter(chain.from_iterable(sentences), dtype=np.int32))
+        self._lengths.append(np.fromiter(map(len, sentences), dtype=np.int64))
+
+    def finish(self) -> Side:
+        return Side(np.concatenate(self._ids), np.cumsum(np.concatenate(self._lengths)))
 
 
 def _cut(order: Ints, widths: Ints, *, first: int, batch_tokens: int) -> list[Ints]:

@@ -39,7 +39,7 @@ def read_lines(path: Path | str) -> Iterator[str]:
     path = Path(path)
     try:
         with _open(path) as read:
-            for lines in _lines(read, where=str(path), limit=CHUNK):
+            for lines in _lines(read, where=str(path), limit=CHUNK):  # a chunk has no more lines
                 yield from lines
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"{path}: damaged or cut short: {error}; fetch it again") from None

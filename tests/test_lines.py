@@ -126,7 +126,7 @@ def test_good_lines_come_before_a_bad_one_however_they_arrive() -> None:
 
 
 def test_input_of_any_length_takes_constant_memory() -> None:
-    """Two writers of 20 MB: what is held at a time is a chunk, not the stream."""
+    """Of 20 MB, no list holds more than a chunk."""
     reader, writer = os.pipe()
 
     def write() -> None:
