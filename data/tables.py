@@ -2,8 +2,8 @@
 
 Parquet and `hf:` go through the `datasets` library, as streams, so that nothing is copied to a
 cache. TSV, CSV and JSON lines are read here by the lines of lines.py instead, because text must
-arrive as it stands: the library's loaders guess types (JSON text that is a date comes back in another
-form, a CSV column of numbers as numbers), and their errors name neither line nor byte.
+arrive as it stands: the library's loaders guess types (JSON text that is a date comes back in other
+words, a CSV column of numbers as numbers), and their errors name neither line nor byte.
 """
 
 import csv
