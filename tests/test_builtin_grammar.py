@@ -191,10 +191,10 @@ RULES = {
         "They are waiting for the train at the station.",
         "Sie warten am Bahnhof auf den Zug.",
     ),
-    "frequency": (
-        says(WOMAN, "drink", frequency=NEVER, object=the("tea", None, BARE)),
-        "The woman never drinks tea.",
-        "Die Frau trinkt nie Tee.",
+    "frequency between recipient and object": (
+        says(WOMAN, "give", frequency=NEVER, recipient=MAN, object=the("tea", None, BARE)),
+        "The woman never gives the man tea.",
+        "Die Frau gibt dem Mann nie Tee.",
     ),
     "predicate adjectives have no ending": (
         says(the("soup"), "be", tense="past", predicate=ADJECTIVE["expensive"], degree=VERY),

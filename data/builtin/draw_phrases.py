@@ -15,18 +15,14 @@ from tfm.data.builtin.function_words import (
     BARE,
     BEHIND,
     HE,
-    HER,
-    HIS,
     IN,
     IN_FRONT_OF,
     INTO,
     IT,
-    MY,
     NEXT_TO,
     NUMERALS,
     ON,
     ONTO,
-    OUR,
     PERSONAL,
     POSSESSIVES,
     SHE,
@@ -39,7 +35,6 @@ from tfm.data.builtin.function_words import (
     UNDER,
     WE,
     YOU,
-    YOUR,
     A,
     I,
 )
@@ -112,12 +107,11 @@ def draw_noun_phrase(dice: Dice, noun: Noun, determiners: Sequence[Determiner]) 
     return NounPhrase(determiner, noun, "plural" if plural else "singular", adjective)
 
 
-_OWNERS = (MY, YOUR, HIS, HER, OUR)
-SUBJECT_DETERMINERS = (*[THE] * 10, *_OWNERS, A, A, A, THIS, THIS, *NUMERALS)
-OBJECT_DETERMINERS = (*[THE] * 9, *_OWNERS, *[A] * 7, THIS, THIS, *NUMERALS, BARE)
+SUBJECT_DETERMINERS = (*[THE] * 10, *POSSESSIVES, A, A, A, THIS, THIS, *NUMERALS)
+OBJECT_DETERMINERS = (*[THE] * 9, *POSSESSIVES, *[A] * 7, THIS, THIS, *NUMERALS, BARE)
 # Behind a preposition: no numerals, which would make the numbers of a sentence pile up.
-GOVERNED_DETERMINERS = (*[THE] * 9, *_OWNERS, A, A, THIS)
-PLACE_DETERMINERS = (*[THE] * 12, *_OWNERS, A, A)
+GOVERNED_DETERMINERS = (*[THE] * 9, *POSSESSIVES, A, A, THIS)
+PLACE_DETERMINERS = (*[THE] * 12, *POSSESSIVES, A, A)
 PRONOUNS: tuple[Pronoun, ...] = (I, I, YOU, YOU, HE, HE, SHE, SHE, WE, WE, THEY)
 
 

@@ -3,22 +3,12 @@
 from typing import NamedTuple
 
 from tfm.data.builtin.auxiliaries import BE, CAN
-from tfm.data.builtin.forms import Agreement, Pronoun, Time
+from tfm.data.builtin.forms import Conjugation, Pronoun, Time
 from tfm.data.builtin.meaning import Clause
 from tfm.data.builtin.phrases import Word, english_nominal, english_prepositional, words
 
-_BE_PRESENT: dict[Agreement, str] = {
-    "first": "am",
-    "second": "are",
-    "third": "is",
-    "plural": "are",
-}
-_BE_PAST: dict[Agreement, str] = {
-    "first": "was",
-    "second": "were",
-    "third": "was",
-    "plural": "were",
-}
+_BE_PRESENT = Conjugation("am", "are", "is", "are")
+_BE_PAST = Conjugation("was", "were", "was", "were")
 
 
 class VerbGroup(NamedTuple):
@@ -80,10 +70,10 @@ def verb_group(clause: Clause, role: str) -> VerbGroup:
         return VerbGroup(words("will", modality), base)
     if verb is BE:
         forms = _BE_PAST if clause.tense == "past" else _BE_PRESENT
-        return VerbGroup(words(forms[agreement], meaning), [])
+        return VerbGroup(words(forms.form(agreement), meaning), [])
     if clause.tense == "progressive":
         progressive = [Word(verb.progressive, (meaning,)), *particle]
-        return VerbGroup(words(_BE_PRESENT[agreement], meaning), progressive)
+        return VerbGroup(words(_BE_PRESENT.form(agreement), meaning), progressive)
     finite = verb.third if agreement == "third" else verb.base
     finite = verb.past if clause.tense == "past" else finite
     operator, finite = _do_support(clause, role, finite, verb.base, meaning)

@@ -55,7 +55,7 @@ class Adjective:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conjugation:
-    """The finite forms of a German verb in one tense."""
+    """The finite forms of a verb in one tense."""
 
     first: str
     second: str

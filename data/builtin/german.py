@@ -83,8 +83,10 @@ def bracket(clause: Clause, role: str) -> Bracket:
     if clause.tense == "past" and verb.preterite is None:
         finite = perfect_auxiliary(verb, agreement)
         return Bracket(Word(finite, meaning), [Word(verb.participle, meaning)])
-    past = clause.tense == "past" and verb.preterite
-    finite = (past or verb.present).form(agreement)
+    conjugation = verb.present
+    if clause.tense == "past" and verb.preterite is not None:
+        conjugation = verb.preterite
+    finite = conjugation.form(agreement)
     return Bracket(Word(finite, meaning), words(verb.prefix, role + ".verb"))
 
 
@@ -96,16 +98,16 @@ def perfect_auxiliary(verb: Verb, agreement: Agreement) -> str:
 def middle_field(clause: Clause, role: str) -> list[Word]:
     """Order what stands between the halves of the verb, the subject left out.
 
-    Pronouns, time, frequency, what is known, nicht, manner, place, what is new, and last what
-    belongs most closely to the verb: prepositional object, predicate, goal.
+    Pronouns, time, recipient, frequency, what is known, nicht, company, manner, place, what is
+    new, and last what belongs most closely to the verb: prepositional object, predicate, goal.
     """
     field = [*_pronouns(clause, role)]
     if clause.first != "time":
         field += german_time(clause.time, role)
-    if clause.frequency is not None:
-        field += words(clause.frequency.german, role + ".frequency")
     if isinstance(clause.recipient, NounPhrase):
         field += german_nominal(clause.recipient, role + ".recipient", "dative")
+    if clause.frequency is not None:
+        field += words(clause.frequency.german, role + ".frequency")
     target = _bare_object(clause)
     if target is not None and target.definite:
         field += _german_object(clause, target, role)
