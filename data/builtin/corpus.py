@@ -20,7 +20,7 @@ MAXIMUM_COUNTS: dict[Split, int] = {"train": 100_000, "valid": 2_000, "test": 2_
 
 _SEEDS: dict[Split, int] = {"train": 20260301, "valid": 20260302, "test": 20260303}
 _HELD_OUT_OF = 16  # one combination in 16 belongs to test, one to valid
-_LONGEST = 16  # words of a side, punctuation included
+_LONGEST = 16  # English words, punctuation not counted
 
 
 class Drawn(NamedTuple):
@@ -65,15 +65,15 @@ def split_of(sentence: Sentence) -> Split | None:
 
 
 @cache
-def _train_forms() -> frozenset[str]:
-    """Return the word forms of the default train split: what valid and test may use."""
+def _train_forms() -> frozenset[tuple[str, str]]:
+    """Return the word forms of the default train split: all that valid and test may use."""
     return frozenset(form for pair in builtin_pairs("train") for form in _forms(pair))
 
 
-def _forms(pair: BuiltinPair) -> list[str]:
-    """Return the words of both sides; no form of one language need differ from the other's."""
-    text = f"{pair.source} {pair.target}"
-    return text.replace(",", "").replace(".", "").replace("?", "").split()
+def _forms(pair: BuiltinPair) -> list[tuple[str, str]]:
+    """Return the words of both sides, each with the language it belongs to."""
+    sides = (("en", pair.source), ("de", pair.target))
+    return [(side, word.rstrip(",.?")) for side, text in sides for word in text.split()]
 
 
 def draw_split(split: Split) -> Iterator[Drawn]:
