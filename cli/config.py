@@ -10,6 +10,7 @@ FLAGS = {
     "seed": ("training", "seed"),
     "beam": ("decoding", "beam"),
     "length_penalty": ("decoding", "length_penalty"),
+    "max_length": ("decoding", "max_length"),
 }
 
 

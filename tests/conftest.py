@@ -76,6 +76,37 @@ def tiny_corpus(tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the model directory of an untrained tiny network; return it. Not to be changed."""
+    import torch
+
+    from tfm.data.corpus import Pair
+    from tfm.data.settings import TokenizerSettings
+    from tfm.data.tokenizer import EOS, train_tokenizer
+    from tfm.model.checkpoint import build_model, save_weights
+    from tfm.model.settings import Settings
+
+    directory = tmp_path_factory.mktemp("tiny-model")
+    # The longest lines are short, so that tests see lines translated in parts.
+    overrides = ["data.max_length=128", "decoding.max_length=40", "model.d_model=16"]
+    overrides += ["model.d_ff=32", "model.encoder_layers=1", "model.decoder_layers=1"]
+    settings = Settings.read(None, overrides)
+    tokenizer = train_tokenizer([Pair(*p) for p in PAIRS], TokenizerSettings(vocab_size=320))
+    torch.manual_seed(1)
+    model = build_model(settings, tokenizer)
+    with torch.no_grad():
+        for name, weight in model.decoder.named_parameters():
+            weight.mul_(4 if name.endswith("weight") and "norm" not in name else 1)
+        # Text, not single bytes, and not the last piece for ever: like a trained network's output.
+        model.target_embedding.weight[4:260].mul_(0.1)
+        model.target_embedding.weight[EOS].mul_(1.2)
+    (directory / "config.toml").write_text(settings.to_toml(), encoding="utf-8")
+    tokenizer.save(directory / "tokenizer.model")
+    save_weights(directory / "model.safetensors", model, {"tokenizer": tokenizer.fingerprint})
+    return directory
+
+
+@pytest.fixture(scope="session")
 def multi30k() -> Path:
     """Return the folder of Multi30k (TFM_MULTI30K, or beside the repository), or skip."""
     folder = Path(os.environ.get("TFM_MULTI30K", ROOT.parent / "shared/data/multi30k"))

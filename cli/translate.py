@@ -1,0 +1,176 @@
+"""`tfm translate`: a filter of lines."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from tfm.cli import console
+from tfm.cli.config import load_settings
+from tfm.cli.options import (
+    Attention,
+    Beam,
+    Debug,
+    Device,
+    Json,
+    LengthPenalty,
+    Model,
+    NBest,
+    Output,
+    Precision,
+    Set,
+)
+from tfm.data.errors import DataError, SettingsError
+from tfm.data.lines import arriving_lines, atomic_writer, read_lines
+
+if TYPE_CHECKING:
+    from tfm.model.translator import Translation, Translator
+
+WINDOW = 4096  # lines of a file that are sorted by length together
+
+Input = Annotated[
+    Path | None,
+    typer.Option("--input", "-i", metavar="FILE", help="Read there (.gz .xz .zst), not on stdin."),
+]
+Scores = Annotated[bool, typer.Option("--scores", help="Write the score and a tab before each.")]
+MaxLength = Annotated[
+    int | None,
+    typer.Option("--max-length", metavar="N", help="Most pieces to write (decoding.max_length)."),
+]
+Layout = Callable[[int, "Translation"], str]  # the place of a line, and its translation
+
+
+def translate(
+    model: Model,
+    input_: Input = None,
+    output: Output = None,
+    beam: Beam = None,
+    n_best: NBest = 1,
+    scores: Scores = False,
+    as_json: Json = False,
+    length_penalty: LengthPenalty = None,
+    max_length: MaxLength = None,
+    set_: Set = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    attention: Attention = "auto",
+    debug: Debug = False,
+) -> None:
+    """Translate each line of stdin (or --input) to a line of stdout (or --output).
+
+    --n-best N writes N lines for each line read: its place counted from 0, translation and score,
+    as in `0 ||| Ein Hund. ||| -0.2316`. --json writes one object for each line read: source,
+    translation, log_probability, score, tokens, truncated, n_best. A hypothesis of n pieces, end of
+    sentence included, scores log P(translation | source) / n^length_penalty.
+    """
+    from tfm.model.translator import Translator
+
+    translator = Translator.load(model, device=device, precision=precision, attention=attention)
+    flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
+    settings = load_settings(str(model / "config.toml"), set_, **flags)
+    if replace(settings, decoding=translator.decoding) != translator.settings:
+        raise SettingsError("--set: only [decoding] can be changed once a model is trained")
+    translator.decoding, translator.warn = settings.decoding, console.warn
+    for line in translator.describe():
+        console.note(line)
+    with nullcontext(sys.stdout) if output is None else atomic_writer(output) as file:
+        batches = _batches(input_, prompt=f"{settings.data.source}> ")
+        _run(translator, batches, file, _layout(n_best, scores, as_json), n_best)
+
+
+def _run(
+    translator: "Translator",
+    batches: Iterable[list[str]],
+    file: IO[str],
+    layout: Layout,
+    n_best: int,
+) -> None:
+    """Translate and write batch by batch; whoever reads the pipe gets what is done."""
+    started = time.perf_counter()
+    lines = truncated = 0
+    for translations in translator.stream(batches, n_best=n_best):
+        file.writelines(layout(lines + i, each) for i, each in enumerate(translations))
+        file.flush()
+        lines += len(translations)
+        truncated += sum(each.truncated for each in translations)
+    seconds = time.perf_counter() - started
+    noun = "line" if lines == 1 else "lines"
+    console.note(f"{lines:,} {noun} in {seconds:.1f} s, {lines / seconds:.1f} lines/s")
+    if truncated:
+        console.warn(
+            f"translations cut at the maximum length: {truncated:,} (see decoding.max_length and "
+            "decoding.max_length_ratio)"
+        )
+
+
+def _batches(path: Path | None, *, prompt: str) -> Iterator[list[str]]:
+    if path is not None and str(path) != "-":
+        return _windows(read_lines(path))
+    arriving = arriving_lines(sys.stdin.buffer, where="stdin")
+    return _prompted(arriving, prompt) if sys.stdin.isatty() else arriving
+
+
+def _windows(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Yield lists of WINDOW lines; where the input is bad, the good lines before it come first."""
+    window: list[str] = []
+    try:
+        for line in lines:
+            window.append(line)
+            if len(window) == WINDOW:
+                yield window
+                window = []
+    except DataError:
+        if window:
+            yield window
+        raise
+    if window:
+        yield window
+
+
+def _prompted(batches: Iterator[list[str]], prompt: str) -> Iterator[list[str]]:
+    """Ask for each batch on the terminal, so that it does not seem to hang."""
+    while True:
+        print(prompt, end="", file=sys.stderr, flush=True)
+        batch = next(batches, None)
+        if batch is None:
+            print(file=sys.stderr)
+            return
+        yield batch
+
+
+def _layout(n_best: int, scores: bool, as_json: bool) -> Layout:
+    if as_json:
+        return _as_json
+    if n_best > 1:
+        return _as_list
+    return _with_score if scores else _as_text
+
+
+def _as_text(place: int, translation: "Translation") -> str:
+    return f"{translation.text}\n"
+
+
+def _with_score(place: int, translation: "Translation") -> str:
+    return f"{translation.score:.4f}\t{translation.text}\n"
+
+
+def _as_list(place: int, translation: "Translation") -> str:
+    rows = [f"{place} ||| {each.text} ||| {each.score:.4f}\n" for each in translation.n_best]
+    return "".join(rows)
+
+
+def _as_json(place: int, translation: "Translation") -> str:
+    best, *_ = rows = [
+        {"translation": each.text} | {k: v for k, v in asdict(each).items() if k != "text"}
+        for each in translation.n_best
+    ]
+    return (
+        json.dumps({"source": translation.source} | best | {"n_best": rows}, ensure_ascii=False)
+        + "\n"
+    )

@@ -1,0 +1,231 @@
+"""The steps of beam search: pure functions of tensors, without a network. `search` runs them.
+
+A step extends the N live hypotheses of a sentence by every id. Of the N best extensions, those that
+end in EOS are finished, and the N best of the others live on. Ties go to the lower beam, then to
+the lower id.
+"""
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tfm.data.tokenizer import BOS, EOS
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation as ids, without BOS and EOS.
+
+    Attributes:
+        tokens: target ids.
+        log_probability: log P(tokens, EOS | source); without EOS if truncated.
+        score: `log_probability` / n ** length_penalty for n ids, EOS included.
+        truncated: it was cut at the maximum length and has no EOS.
+        token_log_probabilities: one for each of its n ids, EOS included.
+    """
+
+    tokens: list[int]
+    log_probability: float
+    score: float
+    truncated: bool
+    token_log_probabilities: list[float]
+
+
+class Beams(NamedTuple):
+    """The live hypotheses of B sentences, N each, best first, all t ids long.
+
+    Where a sentence has fewer than N, dead ones of log probability -inf stand after them.
+    """
+
+    sentences: Tensor  # B: place among the sources
+    longest: Tensor  # B: most ids that a hypothesis may have
+    tokens: Tensor  # B N t+1: BOS and t ids
+    token_log_probabilities: Tensor  # B N t
+    log_probability: Tensor  # B N
+    rows: Tensor  # B N: which row (of B * N) of the step before each continues
+
+    @classmethod
+    def start(cls, longest: Sequence[int], device: torch.device) -> "Beams":
+        """Return one hypothesis for each sentence: BOS alone."""
+        B = len(longest)
+        return cls(
+            sentences=torch.arange(B, device=device),
+            longest=torch.tensor(longest, device=device),
+            tokens=torch.full((B, 1, 1), BOS, device=device),
+            token_log_probabilities=torch.empty(B, 1, 0, device=device),
+            log_probability=torch.zeros(B, 1, device=device),
+            rows=torch.arange(B, device=device)[:, None],
+        )
+
+    @property
+    def length(self) -> int:
+        """The number of ids chosen so far, t."""
+        return self.token_log_probabilities.shape[2]
+
+    def select(self, sentences: Tensor) -> "Beams":
+        """Return the beams of the given sentences of the batch (places or a mask)."""
+        return Beams(*(part[sentences] for part in self))
+
+
+class Extensions(NamedTuple):
+    """The C best extensions of each sentence's live hypotheses by one id, best first."""
+
+    log_probability: Tensor  # B C, of the whole extended hypothesis
+    beam: Tensor  # B C: which live hypothesis is extended
+    token: Tensor  # B C
+    token_log_probability: Tensor  # B C
+
+
+def best_extensions(log_probability: Tensor, next_ids: Tensor, count: int) -> Extensions:
+    """Return the `count` best extensions of each sentence, or all where there are fewer.
+
+    Args:
+        log_probability: of the live hypotheses, B N.
+        next_ids: log P of each id after each of them, B N V.
+        count: twice the beam, so that N of them live on even if N end in EOS.
+    """
+    V = next_ids.shape[2]
+    extended = (log_probability[:, :, None] + next_ids).flatten(1)  # B N*V
+    values, places = stable_topk(extended, min(count, extended.shape[1]))
+    return Extensions(
+        log_probability=values,
+        beam=places // V,
+        token=places % V,
+        token_log_probability=next_ids.flatten(1).gather(1, places),
+    )
+
+
+def stable_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest of each row and their places, of equal ones the leftmost first.
+
+    `torch.topk` is quick but leaves open which of equal values it takes, and in which order. The
+    places of -inf, the dead, stay open here too.
+    """
+    top, places = values.topk(min(k + 1, values.shape[1]))
+    if k < values.shape[1]:
+        # If the last one taken equals the first one left out, only a sort tells which is leftmost.
+        tied = ((top[:, k] == top[:, k - 1]) & (top[:, k] > -torch.inf)).nonzero().squeeze(1)
+        if len(tied):
+            every, order = values[tied].sort(dim=1, descending=True, stable=True)
+            top[tied], places[tied] = every[:, : k + 1], order[:, : k + 1]
+    places, order = places[:, :k].sort(dim=1)
+    top, order = top.gather(1, order).sort(dim=1, descending=True, stable=True)
+    return top, places.gather(1, order)
+
+
+def ending(best: Extensions, beam: int) -> Tensor:
+    """Return which extensions are finished hypotheses, B C: EOS among the N best."""
+    rank = torch.arange(best.token.shape[1], device=best.token.device)
+    return (best.token == EOS) & (rank < beam)
+
+
+def extend(beams: Beams, best: Extensions, beam: int) -> Beams:
+    """Return the N best extensions that do not end, as the next live hypotheses."""
+    ended = best.token == EOS
+    best = best._replace(log_probability=best.log_probability.masked_fill(ended, -torch.inf))
+    order = ended.sort(dim=1, stable=True).indices[:, :beam]  # B N, the others in their order
+    best = Extensions(*(part.gather(1, order) for part in best))
+    at = torch.arange(len(order), device=order.device)[:, None], best.beam
+    past = beams.token_log_probabilities[at]
+    return Beams(
+        sentences=beams.sentences,
+        longest=beams.longest,
+        tokens=torch.cat([beams.tokens[at], best.token[..., None]], dim=2),
+        token_log_probabilities=torch.cat([past, best.token_log_probability[..., None]], dim=2),
+        log_probability=best.log_probability,
+        rows=at[0] * beams.log_probability.shape[1] + best.beam,
+    )
+
+
+class Shortlist:
+    """The `n_best` best hypotheses of each source so far: the only bookkeeping on the host.
+
+    Args:
+        sources: how many sources there are.
+        beam, length_penalty: of the search; a beam of 1 ends at its first EOS.
+        n_best: how many hypotheses to keep for each.
+    """
+
+    def __init__(
+        self, sources: int, *, beam: int, length_penalty: float, n_best: int, device: torch.device
+    ) -> None:
+        self.beam, self.length_penalty, self.n_best = beam, length_penalty, n_best
+        self.kept: list[list[Hypothesis]] = [[] for _ in range(sources)]
+        self.needed = torch.full((sources,), -torch.inf, device=device)  # scores to exceed
+
+    def add_finished(self, beams: Beams, best: Extensions) -> None:
+        """Keep the extensions that end and are good enough; of equals, the earlier ones.
+
+        Dead ones never are: their score of -inf exceeds nothing.
+        """
+        score = best.log_probability / (beams.length + 1) ** self.length_penalty
+        good = ending(best, self.beam) & (score > self.needed[beams.sentences][:, None])
+        b, c = good.nonzero(as_tuple=True)
+        if not len(b):
+            return
+        at = b, best.beam[b, c]
+        past = beams.token_log_probabilities[at]
+        found = _read_out(
+            beams.tokens[at],
+            torch.cat([past, best.token_log_probability[b, c][:, None]], dim=1),
+            best.log_probability[b, c],
+            score[b, c],
+            truncated=False,
+        )
+        for source, hypothesis in zip(beams.sentences[b].tolist(), found, strict=True):
+            insort(self.kept[source], hypothesis, key=_descending)
+            del self.kept[source][self.n_best :]
+        self.needed = torch.tensor([self._needed(kept) for kept in self.kept]).to(self.needed)
+
+    def add_truncated(self, beams: Beams) -> None:
+        """Fill up with live hypotheses that may grow no longer: they rank after all finished."""
+        score = beams.log_probability / beams.length**self.length_penalty
+        short = torch.tensor([len(kept) < self.n_best for kept in self.kept])
+        alive = beams.log_probability > -torch.inf
+        b, n = (alive & short.to(alive.device)[beams.sentences][:, None]).nonzero(as_tuple=True)
+        parts = beams.tokens, beams.token_log_probabilities, beams.log_probability, score
+        found = _read_out(*(part[b, n] for part in parts), truncated=True)
+        for source, hypothesis in zip(beams.sentences[b].tolist(), found, strict=True):
+            if len(self.kept[source]) < self.n_best:
+                self.kept[source].append(hypothesis)
+
+    def settled(self, beams: Beams) -> Tensor:
+        """Return for which sentences, B, no live hypothesis can still enter the list.
+
+        log P never grows, so a hypothesis that lives now scores at most
+        log P / longest ** length_penalty in the end.
+        """
+        bound = beams.log_probability.amax(1) / beams.longest.float() ** self.length_penalty
+        return bound <= self.needed[beams.sentences]
+
+    def _needed(self, kept: Sequence[Hypothesis]) -> float:
+        if len(kept) < self.n_best:
+            return -torch.inf
+        return torch.inf if self.beam == 1 else kept[-1].score
+
+
+def _descending(hypothesis: Hypothesis) -> float:
+    return -hypothesis.score
+
+
+def _read_out(
+    tokens: Tensor,
+    token_log_probabilities: Tensor,
+    log_probability: Tensor,
+    score: Tensor,
+    *,
+    truncated: bool,
+) -> list[Hypothesis]:
+    """Bring hypotheses, one a row (tokens with BOS, without EOS), to the host."""
+    rows = zip(
+        tokens[:, 1:].tolist(),
+        log_probability.tolist(),
+        score.tolist(),
+        token_log_probabilities.tolist(),
+        strict=True,
+    )
+    return [Hypothesis(ids, log_p, s, truncated, each) for ids, log_p, s, each in rows]

@@ -1,0 +1,185 @@
+"""Beam search, over ids only: it knows neither text nor pieces.
+
+The space of a source sentence is every sequence of at most `longest` target ids that ends in EOS,
+with `longest` from `DecodingSettings.longest`. A hypothesis of n ids, EOS included, scores
+
+    score = log P(target | source) / n ** length_penalty
+
+The result is the best finished hypotheses after `longest` steps of `beams`. A sentence leaves its
+batch earlier only when that cannot change its result. So a translation depends neither on `n_best`
+nor on the other sentences of its batch, and a beam as wide as the space finds the best there is.
+
+A beam of 1 is greedy search: the best id at every step, up to the first EOS. (It has no second
+hypothesis for the length penalty to weigh against.)
+"""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from tfm.data.errors import CheckpointError, SettingsError
+from tfm.data.tokenizer import BOS, PAD
+from tfm.model.attention.padding import Padding
+from tfm.model.beams import Beams, Extensions, Hypothesis, Shortlist, best_extensions, extend
+from tfm.model.cache import DecoderCache
+from tfm.model.settings import DecodingSettings
+from tfm.model.transformer import Transformer
+
+__all__ = ["Hypothesis", "batches_by_length", "beam_search", "force_score"]
+
+
+def beam_search(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    settings: DecodingSettings,
+    *,
+    forbidden: Collection[int] = (),
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """Return the `n_best` best translations of each source, best first.
+
+    Args:
+        model: in eval mode.
+        sources: ids, EOS included. Any number: they are sorted by length and cut into batches of
+            at most `settings.batch_tokens` ids times the beam.
+        forbidden: target ids that no translation may have. The probabilities of the others stay
+            those of the model.
+        n_best: how many to return. They are fewer only where the space is that small. Cut ones
+            (`truncated`) come after all finished ones.
+
+    Raises:
+        SettingsError: if `n_best` is above `settings.beam`.
+        CheckpointError: if the model computes something that is not a number.
+    """
+    if not 1 <= n_best <= settings.beam:
+        raise SettingsError(
+            f"`n_best` must be at least 1 and at most `beam` ({settings.beam}), but is {n_best}."
+        )
+    assert not model.training, "dropout would make search random"
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    budget = settings.batch_tokens // settings.beam
+    with torch.inference_mode():
+        for batch in batches_by_length([len(source) for source in sources], budget):
+            found = _search_batch(model, [sources[i] for i in batch], settings, forbidden, n_best)
+            for i, hypotheses in zip(batch, found, strict=True):
+                results[i] = hypotheses
+    return results
+
+
+def force_score(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    batch_tokens: int = 4096,
+) -> list[list[float]]:
+    """Return log P of each id of each target, given its source and the ids before it.
+
+    Args:
+        model: in eval mode.
+        sources: ids, EOS included.
+        targets: ids without BOS; with EOS if its probability counts.
+        batch_tokens: most positions of either side in one pass of the network.
+    """
+    assert not model.training, "dropout would make scores random"
+    results: list[list[float]] = [[] for _ in sources]
+    widths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
+    with torch.inference_mode():
+        for batch in batches_by_length(widths, batch_tokens):
+            chosen = [targets[i] for i in batch]
+            scores = _force_batch(model, [sources[i] for i in batch], chosen).tolist()
+            for i, ids, row in zip(batch, chosen, scores, strict=True):
+                results[i] = row[: len(ids)]
+    return results
+
+
+def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Cut places 0, 1, ... into batches of like lengths, longest first.
+
+    A batch has at most `budget` positions, padding included; a longer sequence goes alone.
+    """
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= budget:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
+def _search_batch(
+    model: Transformer,
+    sources: Sequence[Sequence[int]],
+    settings: DecodingSettings,
+    forbidden: Collection[int],
+    n_best: int,
+) -> list[list[Hypothesis]]:
+    """Search all sources side by side: the order of events of every step."""
+    source_ids, source = _pad(model, sources)
+    device = source_ids.device
+    banned = torch.tensor(sorted(forbidden), dtype=torch.int64, device=device)
+    cache = model.start(model.encode(source_ids, source), source)
+    beams = Beams.start([settings.longest(len(ids) - 1) for ids in sources], device)
+    shortlist = Shortlist(
+        len(sources),
+        beam=settings.beam,
+        length_penalty=settings.length_penalty,
+        n_best=n_best,
+        device=device,
+    )
+    while len(beams.sentences):
+        next_ids = _next_log_probabilities(model, beams, cache).index_fill_(2, banned, -torch.inf)
+        best = best_extensions(beams.log_probability, next_ids, 2 * settings.beam)
+        _require_numbers(best)
+        shortlist.add_finished(beams, best)
+        beams = extend(beams, best, settings.beam)
+        full = beams.longest == beams.length
+        if full.any():
+            shortlist.add_truncated(beams.select(full))
+        leaving = full | shortlist.settled(beams)
+        if leaving.any():
+            staying = (~leaving).nonzero().squeeze(1)
+            beams = beams.select(staying)
+            cache.keep(staying)
+        if settings.beam > 1 or leaving.any():  # else every row goes on in its place
+            cache.reorder(beams.rows.flatten())
+    return shortlist.kept
+
+
+def _next_log_probabilities(model: Transformer, beams: Beams, cache: DecoderCache) -> Tensor:
+    """Return log P of each id after each live hypothesis, B N V."""
+    logits = model.project(model.step(beams.tokens[:, :, -1].flatten(), cache))  # R V
+    return _log_softmax(logits).view(*beams.log_probability.shape, -1)
+
+
+def _require_numbers(best: Extensions) -> None:
+    """Raise `CheckpointError` if a log probability is not a number: it would sort first."""
+    if best.log_probability[:, 0].isnan().any():
+        raise CheckpointError(
+            "the model computes values that are not numbers: it is damaged, or its training "
+            "diverged; use another checkpoint (or --precision fp32, if this was fp16)"
+        )
+
+
+def _force_batch(
+    model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+) -> Tensor:
+    """Return log P of every target id by teacher forcing, B T; under padding, anything."""
+    source_ids, source = _pad(model, sources)
+    target_in, target = _pad(model, [[BOS, *ids[:-1]] for ids in targets])
+    target_out, _ = _pad(model, [ids or [PAD] for ids in targets])
+    logits = model(source_ids, target_in, source=source, target=target)
+    return _log_softmax(logits).gather(2, target_out[..., None]).squeeze(2)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """Return log-softmax over the last axis, in fp32 for half-precision logits too."""
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _pad(model: Transformer, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Padding]:
+    device = model.target_embedding.weight.device
+    padding = Padding.from_lengths([len(ids) for ids in sequences], device=device)
+    rows = [[*ids, *[PAD] * (padding.longest - len(ids))] for ids in sequences]
+    return torch.tensor(rows, device=device), padding

@@ -1,0 +1,250 @@
+"""Text in, text out: a model directory as a translator.
+
+Any text is one line to it, and gives one line: blank text gives an empty translation without a
+call of the model, and text longer than the model was trained on is cut, translated in parts and
+joined again.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from tfm.data.segments import Segment, join_segments, split_line
+from tfm.data.tokenizer import BOS, EOS, PAD, UNK
+from tfm.model.attention.choice import AttentionPlan, resolve
+from tfm.model.checkpoint import LoadedModel, load_model
+from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
+from tfm.model.search import Hypothesis, beam_search
+from tfm.model.settings import DecodingSettings
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation of a text.
+
+    Attributes:
+        text: without LF and CR.
+        log_probability: log P(text | source), natural logarithm.
+        score: `log_probability` / n ** length_penalty for n pieces, end of sentence included.
+        tokens: the pieces as the model chose them; U+2581 stands for a space.
+        truncated: it was cut at the maximum length.
+    """
+
+    text: str
+    log_probability: float
+    score: float
+    tokens: list[str]
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Translation(Candidate):
+    """The best translation of `source`, and the `n_best` best, itself being the first of them."""
+
+    source: str
+    n_best: list[Candidate]
+
+
+class Translator:
+    """A model that translates text.
+
+        translator = Translator.load("runs/m30k")
+        translator.translate(["A dog runs."])  # ["Ein Hund läuft."]
+
+    Args:
+        loaded: a model directory in memory, the network where and in which precision it is to run.
+        plan: the attention backends it runs with.
+
+    Attributes:
+        decoding: how it searches where a call does not say otherwise; yours to replace.
+        warn: is called with what the user should know, once; `warnings.warn` unless replaced.
+    """
+
+    def __init__(self, loaded: LoadedModel, plan: AttentionPlan) -> None:
+        self.model, self.tokenizer, self.settings = loaded
+        self.plan = plan
+        self.decoding = self.settings.decoding
+        self.warn: Callable[[str], None] = warnings.warn
+        self._warned = False
+        self._forbidden = {PAD, UNK, BOS, *self.tokenizer.line_break_ids}
+        self.model.use_attention(plan)
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        attention: str = "auto",
+    ) -> Self:
+        """Load a model directory, as `tfm train` leaves it.
+
+        Args:
+            device: auto, cpu, cuda or cuda:N.
+            precision: auto, fp32, bf16 or fp16: of the weights and of all but sums and softmax.
+            attention: auto, or a backend by name; see `tfm.model.attention`.
+
+        Raises:
+            CheckpointError: for a directory that is no model's, or is damaged.
+            BackendError: for a device, precision or backend that cannot run here.
+        """
+        where = resolve_device(device)
+        dtype = resolve_precision(precision, where)
+        loaded = load_model(path, device=where)
+        plan = resolve(
+            attention,
+            device=where,
+            dtype=dtype,
+            dropout=0.0,
+            training=False,
+            head_width=loaded.settings.model.d_model // loaded.settings.model.heads,
+        )
+        return cls(loaded._replace(model=loaded.model.to(dtype)), plan)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        max_length: int | None = None,
+    ) -> list[str]:
+        """Return the translation of each text; see `translate_all` for the options."""
+        translations = self.translate_all(
+            texts, beam=beam, length_penalty=length_penalty, max_length=max_length
+        )
+        return [translation.text for translation in translations]
+
+    def translate_all(
+        self,
+        texts: Sequence[str],
+        *,
+        n_best: int = 1,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        max_length: int | None = None,
+    ) -> list[Translation]:
+        """Return the translation of each text with its score, pieces and alternatives.
+
+        Args:
+            texts: any text; a line break in it does not come out again.
+            n_best: how many alternatives, at most `beam`.
+            beam, length_penalty, max_length: in place of those of `self.decoding`.
+
+        Raises:
+            SettingsError: for an option out of range.
+            CheckpointError: if the model computes something that is not a number.
+        """
+        options: dict[str, Any] = {
+            "beam": beam,
+            "length_penalty": length_penalty,
+            "max_length": max_length,
+        }
+        decoding = replace(
+            self.decoding, **{key: value for key, value in options.items() if value is not None}
+        )
+        lines, sources = self._segment(texts)
+        found = iter(
+            beam_search(
+                self.model,
+                [[*ids, EOS] for ids in sources],
+                decoding,
+                forbidden=self._forbidden,
+                n_best=n_best,
+            )
+        )
+        pairs = zip(texts, lines, strict=True)
+        return [self._assemble(t, line, [next(found) for _ in line], decoding) for t, line in pairs]
+
+    def stream(
+        self,
+        batches: Iterable[Sequence[str]],
+        *,
+        n_best: int = 1,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        max_length: int | None = None,
+    ) -> Iterator[list[Translation]]:
+        """Yield the translations of each batch of texts before the next one is asked for.
+
+        Memory does not grow with the number of batches. Within a batch, texts of like length are
+        translated together, so that batches of a thousand are quicker than batches of ten.
+        """
+        for texts in batches:
+            yield self.translate_all(
+                texts,
+                n_best=n_best,
+                beam=beam,
+                length_penalty=length_penalty,
+                max_length=max_length,
+            )
+
+    def describe(self) -> list[str]:
+        """Return lines that say where, in which precision and by which attention it runs."""
+        weight = self.model.target_embedding.weight
+        precision = next(name for name, dtype in PRECISIONS.items() if dtype == weight.dtype)
+        return [f"device: {weight.device}, {precision}", *self.plan.describe().splitlines()]
+
+    def _segment(self, texts: Sequence[str]) -> tuple[list[list[Segment]], list[list[int]]]:
+        """Return the parts of each text (none of a blank one, mostly one), and the ids of all."""
+        lines: list[list[Segment]] = []
+        sources: list[list[int]] = []
+        limit = self.settings.data.max_length
+        for text, ids in zip(texts, self.tokenizer.encode_source_batch(texts), strict=True):
+            if not text.strip():
+                lines.append([])
+            elif len(ids) <= limit:
+                lines.append([Segment(text, spaced=False)])
+                sources.append(ids)
+            else:
+                self._warn_of_length(len(ids), limit)
+                parts = split_line(text, lambda t: len(self.tokenizer.encode_source(t)) <= limit)
+                lines.append(parts)
+                sources += self.tokenizer.encode_source_batch([part.text for part in parts])
+        return lines, sources
+
+    def _warn_of_length(self, length: int, limit: int) -> None:
+        if not self._warned:
+            self.warn(
+                f"a line of {length:,} pieces is longer than the model was trained on ({limit}, "
+                "data.max_length); such lines are translated in parts"
+            )
+            self._warned = True
+
+    def _assemble(
+        self,
+        source: str,
+        segments: Sequence[Segment],
+        found: Sequence[Sequence[Hypothesis]],
+        decoding: DecodingSettings,
+    ) -> Translation:
+        """Return the translation of a text from the hypotheses of its segments."""
+        count = max((len(hypotheses) for hypotheses in found), default=1)
+        n_best = [
+            # The k-th best of a line in parts is made of the k-th best of each.
+            self._candidate(segments, [h[min(k, len(h) - 1)] for h in found], decoding)
+            for k in range(count)
+        ]
+        return Translation(**vars(n_best[0]), source=source, n_best=n_best)
+
+    def _candidate(
+        self,
+        segments: Sequence[Segment],
+        hypotheses: Sequence[Hypothesis],
+        decoding: DecodingSettings,
+    ) -> Candidate:
+        texts = [self.tokenizer.decode_target(h.tokens) for h in hypotheses]
+        text = join_segments(segments, texts) if len(texts) > 1 else "".join(texts)
+        assert "\n" not in text and "\r" not in text, "search let a line break through"
+        log_probability = sum((h.log_probability for h in hypotheses), 0.0)
+        length = sum(len(h.token_log_probabilities) for h in hypotheses)
+        return Candidate(
+            text,
+            log_probability,
+            score=log_probability / max(length, 1) ** decoding.length_penalty,
+            tokens=self.tokenizer.target_pieces(id_ for h in hypotheses for id_ in h.tokens),
+            truncated=any(h.truncated for h in hypotheses),
+        )

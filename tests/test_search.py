@@ -1,0 +1,336 @@
+"""Search is right (promise 5) and blind to the batch (promise 4), on random tiny networks."""
+
+import itertools
+import random
+from collections.abc import Collection, Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfm.data.errors import CheckpointError, SettingsError
+from tfm.data.tokenizer import BOS, EOS, PAD, UNK
+from tfm.model.attention.padding import Padding
+from tfm.model.beams import stable_topk
+from tfm.model.search import Hypothesis, batches_by_length, beam_search, force_score
+from tfm.model.settings import DecodingSettings, ModelSettings
+from tfm.model.transformer import Transformer
+
+SPECIAL = (PAD, UNK, BOS)
+SOURCE_VOCAB = 9
+
+
+def random_model(seed: int, *, vocab: int = 8, **options: str) -> Transformer:
+    """Return an untrained network whose predictions are as uneven as a trained one's.
+
+    It computes in fp64, so that two ways to the same number differ by less than any two numbers.
+    """
+    torch.manual_seed(seed)
+    shape = ModelSettings(
+        d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2, **options
+    )
+    model = Transformer(shape, source_vocab=SOURCE_VOCAB, target_vocab=vocab, joint=False)
+    with torch.no_grad():
+        model.target_embedding.weight.mul_(3)
+    return model.double().eval()
+
+
+def random_sources(seed: int, count: int, *, longest: int = 6) -> list[list[int]]:
+    rng = random.Random(seed)
+    words = range(EOS + 1, SOURCE_VOCAB)
+    return [[*rng.choices(words, k=rng.randint(0, longest)), EOS] for _ in range(count)]
+
+
+def log_probabilities(
+    model: Transformer, source: Sequence[int], target: Sequence[int]
+) -> torch.Tensor:
+    """Return log P of every id after BOS and each id of `target`, T+1 V: no cache, no padding."""
+    with torch.no_grad():
+        ids = torch.tensor([source])
+        padding = Padding.from_lengths([len(source)])
+        return model(ids, torch.tensor([[BOS, *target]]), source=padding).log_softmax(-1)[0]
+
+
+def exhaustive(
+    model: Transformer, source: Sequence[int], longest: int, forbidden: Collection[int]
+) -> dict[tuple[int, ...], float]:
+    """Return log P of every sequence of at most `longest` ids that ends in EOS."""
+    words = [i for i in range(model.target_vocab) if i != EOS and i not in forbidden]
+    found = {}
+    for length in range(longest):
+        for ids in itertools.product(words, repeat=length):
+            scores = log_probabilities(model, source, ids)
+            found[ids] = sum(scores[t, i].item() for t, i in enumerate((*ids, EOS)))
+    return found
+
+
+def naive_search(
+    model: Transformer,
+    source: Sequence[int],
+    options: DecodingSettings,
+    forbidden: Collection[int],
+) -> list[tuple[list[int], float, bool]]:
+    """Search as the definition says: one sentence, no cache, always up to the longest."""
+    live: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, list[int]]] = []
+    longest = options.longest(len(source) - 1)
+    for n in range(1, longest + 1):
+        extensions = []
+        for beam, (log_p, ids) in enumerate(live):
+            following = log_probabilities(model, source, ids)[-1].tolist()
+            for token, p in enumerate(following):
+                if token not in forbidden:
+                    extensions.append((-(log_p + p), beam, token, ids))
+        extensions.sort(key=lambda extension: extension[:3])
+        for minus_log_p, _, token, ids in extensions[: options.beam]:
+            if token == EOS:
+                finished.append((-minus_log_p / n**options.length_penalty, ids))
+        if finished and options.beam == 1:
+            return [(finished[0][1], finished[0][0], False)]
+        going = [e for e in extensions if e[2] != EOS][: options.beam]
+        live = [(-minus_log_p, [*ids, token]) for minus_log_p, _, token, ids in going]
+    finished.sort(key=lambda found: -found[0])
+    cut = [(ids, log_p / longest**options.length_penalty, True) for log_p, ids in live]
+    return ([(ids, score, False) for score, ids in finished] + cut)[: options.beam]
+
+
+def outcome(hypotheses: Sequence[Hypothesis]) -> list[tuple[list[int], float, bool]]:
+    return [(h.tokens, pytest.approx(h.score, rel=1e-5), h.truncated) for h in hypotheses]
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize(("seed", "vocab", "longest"), [(1, 4, 4), (2, 5, 4), (3, 6, 3)])
+def test_a_beam_as_wide_as_the_space_finds_every_sequence_in_order(
+    seed: int, vocab: int, longest: int, length_penalty: float
+) -> None:
+    model = random_model(seed, vocab=vocab)
+    source = random_sources(seed, 1)[0]
+    forbidden = {BOS}
+    width = vocab**longest
+    options = DecodingSettings(beam=width, max_length=longest, length_penalty=length_penalty)
+    (found,) = beam_search(model, [source], options, forbidden=forbidden, n_best=width)
+
+    everything = exhaustive(model, source, longest, forbidden)
+    scores = {ids: p / (len(ids) + 1) ** length_penalty for ids, p in everything.items()}
+    best_first = sorted(scores, key=scores.__getitem__, reverse=True)
+    finished = [h for h in found if not h.truncated]
+    assert [tuple(h.tokens) for h in finished] == best_first
+    assert [h.score for h in finished] == pytest.approx([scores[ids] for ids in best_first])
+    assert [h.log_probability for h in finished] == pytest.approx(
+        [everything[ids] for ids in best_first]
+    )
+    # What remains are all sequences that would have been longer.
+    assert found[: len(finished)] == finished
+    assert len({tuple(h.tokens) for h in found[len(finished) :]}) == (vocab - 2) ** longest
+    (first,) = beam_search(model, [source], options, forbidden=forbidden)
+    assert outcome(first) == outcome(found[:1])
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_cached_batched_search_equals_full_decoding_of_each_sentence(beam: int, norm: str) -> None:
+    options = DecodingSettings(beam=beam, max_length=9)
+    sources = random_sources(beam, 5)
+    model = random_model(beam + 10, norm=norm)
+    found = beam_search(model, sources, options, forbidden=SPECIAL, n_best=beam)
+    for source, hypotheses in zip(sources, found, strict=True):
+        assert outcome(hypotheses) == naive_search(model, source, options, SPECIAL)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.integers(4, 9),
+    beam=st.integers(1, 7),
+    length_penalty=st.sampled_from([0.0, 0.5, 1.0, 1.7]),
+    max_length=st.integers(1, 7),
+    forbidden=st.sets(st.sampled_from([PAD, UNK, BOS, 4, 5]), max_size=3),
+    count=st.integers(1, 4),
+    batch_tokens=st.sampled_from([1, 40, 4096]),
+)
+def test_any_search_equals_its_definition(
+    seed: int,
+    vocab: int,
+    beam: int,
+    length_penalty: float,
+    max_length: int,
+    forbidden: set[int],
+    count: int,
+    batch_tokens: int,
+) -> None:
+    model = random_model(seed, vocab=vocab)
+    forbidden = {i for i in forbidden if i < vocab}
+    options = DecodingSettings(
+        beam=beam, length_penalty=length_penalty, max_length=max_length, batch_tokens=batch_tokens
+    )
+    sources = random_sources(seed, count)
+    found = beam_search(model, sources, options, forbidden=forbidden, n_best=beam)
+    for source, hypotheses in zip(sources, found, strict=True):
+        assert outcome(hypotheses) == naive_search(model, source, options, forbidden)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_greedy_search_takes_the_best_id_at_every_step(seed: int, length_penalty: float) -> None:
+    model = random_model(seed)
+    options = DecodingSettings(beam=1, max_length=12, length_penalty=length_penalty)
+    for source in random_sources(seed, 4):
+        expected: list[int] = []
+        while len(expected) < options.longest(len(source) - 1):
+            following = log_probabilities(model, source, expected)[-1]
+            following[list(SPECIAL)] = -torch.inf
+            expected.append(int(following.argmax()))
+            if expected[-1] == EOS:
+                break
+        (found,) = beam_search(model, [source], options, forbidden=SPECIAL)
+        assert found[0].truncated == (expected[-1] != EOS)
+        assert found[0].tokens == [i for i in expected if i != EOS]
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_the_score_is_the_forced_score_of_the_same_ids(length_penalty: float) -> None:
+    model = random_model(4)
+    sources = random_sources(4, 6)
+    options = DecodingSettings(beam=4, max_length=6, length_penalty=length_penalty)
+    found = beam_search(model, sources, options, forbidden=SPECIAL, n_best=4)
+    pairs = [(s, h) for s, hypotheses in zip(sources, found, strict=True) for h in hypotheses]
+    targets = [h.tokens if h.truncated else [*h.tokens, EOS] for _, h in pairs]
+    forced = force_score(model, [source for source, _ in pairs], targets, batch_tokens=50)
+    assert {h.truncated for _, h in pairs} == {True, False}  # both kinds are put to the test
+    for (_, h), each in zip(pairs, forced, strict=True):
+        assert h.token_log_probabilities == pytest.approx(each)
+        assert h.log_probability == pytest.approx(sum(each))
+        assert h.score == pytest.approx(sum(each) / len(each) ** length_penalty)
+
+
+def test_forced_scores_are_those_of_each_pair_alone() -> None:
+    model = random_model(5)
+    sources = random_sources(5, 4)
+    targets = [[4, 5, EOS], [], [EOS], [6, 6, 6, 6, 4, EOS]]
+    for source, target, scores in zip(
+        sources, targets, force_score(model, sources, targets), strict=True
+    ):
+        after = log_probabilities(model, source, target)
+        assert scores == pytest.approx([after[t, i].item() for t, i in enumerate(target)])
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_translation_does_not_depend_on_its_batch(beam: int, dtype: torch.dtype) -> None:
+    model = random_model(6).to(dtype)
+    sources = random_sources(6, 12)
+    options = DecodingSettings(beam=beam, max_length=10)
+    alone = [beam_search(model, [s], options, forbidden=SPECIAL, n_best=beam)[0] for s in sources]
+    expected = [outcome(hypotheses) for hypotheses in alone]
+    for batch_tokens in (1, 20 * beam, 4096):
+        batched = DecodingSettings(beam=beam, max_length=10, batch_tokens=batch_tokens)
+        found = beam_search(model, sources, batched, forbidden=SPECIAL, n_best=beam)
+        assert [outcome(hypotheses) for hypotheses in found] == expected
+    order = random.Random(1).sample(range(12), 12)
+    shuffled = beam_search(
+        model, [sources[i] for i in order], options, forbidden=SPECIAL, n_best=beam
+    )
+    assert [outcome(hypotheses) for hypotheses in shuffled] == [expected[i] for i in order]
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
+def test_the_best_translations_do_not_depend_on_how_many_are_asked_for(
+    length_penalty: float,
+) -> None:
+    model = random_model(7)
+    sources = random_sources(7, 8)
+    options = DecodingSettings(beam=5, max_length=12, length_penalty=length_penalty)
+    all_five = beam_search(model, sources, options, forbidden=SPECIAL, n_best=5)
+    for n_best in (1, 2, 4):
+        found = beam_search(model, sources, options, forbidden=SPECIAL, n_best=n_best)
+        assert [outcome(h) for h in found] == [outcome(h[:n_best]) for h in all_five]
+
+
+@pytest.mark.parametrize("n_best", [0, 6])
+def test_more_translations_than_beams_are_refused(n_best: int) -> None:
+    with pytest.raises(SettingsError, match=rf"at most `beam` \(5\), but is {n_best}"):
+        beam_search(random_model(1), [[EOS]], DecodingSettings(beam=5), n_best=n_best)
+
+
+def test_hypotheses_cut_at_the_maximum_length_are_marked_and_rank_last() -> None:
+    model = random_model(8)
+    sources = [[4, EOS], [4, 5, 6, 7, EOS]]
+    options = DecodingSettings(beam=3, max_length=12, max_length_ratio=0.5)
+    endless = beam_search(model, sources, options, forbidden=(*SPECIAL, EOS), n_best=3)
+    for source, hypotheses in zip(sources, endless, strict=True):
+        assert [len(h.tokens) for h in hypotheses] == 3 * [options.longest(len(source) - 1)]
+        assert all(h.truncated for h in hypotheses)
+        assert hypotheses == sorted(hypotheses, key=lambda h: -h.score)
+    # A length penalty this strong favours the longest; a finished one comes first all the same.
+    short = DecodingSettings(beam=3, max_length=3, length_penalty=9)
+    for hypotheses in beam_search(model, random_sources(8, 20), short, forbidden=SPECIAL, n_best=3):
+        marks = [h.truncated for h in hypotheses]
+        assert marks == sorted(marks)
+
+
+def test_forbidden_ids_never_appear() -> None:
+    model = random_model(9)
+    sources = random_sources(9, 10)
+    free = beam_search(model, sources, DecodingSettings(max_length=10), n_best=5)
+    used = {i for hypotheses in free for h in hypotheses for i in h.tokens}
+    forbidden = used - {max(used)}
+    found = beam_search(
+        model, sources, DecodingSettings(max_length=10), forbidden=forbidden, n_best=5
+    )
+    assert len(used) > 3
+    assert not {i for hypotheses in found for h in hypotheses for i in h.tokens} & forbidden
+
+
+def test_equal_probabilities_go_to_the_lower_beam_and_id() -> None:
+    model = random_model(10)
+    torch.nn.init.zeros_(model.target_embedding.weight)
+    source = random_sources(10, 1)[0]
+    for beam in (1, 2, 3, 5):
+        options = DecodingSettings(beam=beam, max_length=4)
+        (found,) = beam_search(model, [source], options, forbidden=SPECIAL, n_best=beam)
+        assert outcome(found) == naive_search(model, source, options, SPECIAL)
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 40])
+def test_topk_takes_the_leftmost_of_equal_values(k: int) -> None:
+    values = torch.randint(0, 5, (30, 40), generator=torch.manual_seed(1)).float()
+    top, places = stable_topk(values, k)
+    expected = values.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(top, expected.values[:, :k])
+    assert torch.equal(places, expected.indices[:, :k])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_that_computes_no_numbers_is_named_as_damaged(value: float) -> None:
+    model = random_model(11)
+    with torch.no_grad():
+        model.decoder[0].feed_forward.outer.bias[3] = value
+    with pytest.raises(CheckpointError, match="not numbers: it is damaged, or its training div"):
+        beam_search(model, [[4, EOS]], DecodingSettings())
+
+
+def test_probabilities_of_half_precision_logits_are_fp32() -> None:
+    model = random_model(12).to(torch.bfloat16)
+    sources = random_sources(12, 5)
+    found = [h[0] for h in beam_search(model, sources, DecodingSettings(max_length=10))]
+    scores = torch.tensor([p for h in found for p in h.token_log_probabilities])
+    assert not torch.equal(scores, scores.bfloat16().float())
+    forced = force_score(
+        model, sources, [h.tokens if h.truncated else [*h.tokens, EOS] for h in found]
+    )
+    assert [p for each in forced for p in each] == pytest.approx(scores.tolist(), abs=0.2)
+
+
+def test_batches_keep_to_the_budget_and_lose_nothing() -> None:
+    lengths = random.Random(2).choices(range(1, 30), k=100)
+    batches = batches_by_length([*lengths, 200], 64)
+    assert sorted(i for batch in batches for i in batch) == list(range(101))
+    assert batches[0] == [100]  # longer than the budget: alone
+    assert all(max(lengths[i] for i in batch) * len(batch) <= 64 for batch in batches[1:])
+    assert len(batches) <= sum(lengths) // 64 + 15
+
+
+def test_nothing_to_translate_gives_nothing() -> None:
+    assert beam_search(random_model(1), [], DecodingSettings()) == []
+    assert force_score(random_model(1), [], []) == []

@@ -1,0 +1,159 @@
+"""The public Python interface: text in, text out, one for one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tfm.data.errors import BackendError, CheckpointError, SettingsError
+from tfm.data.segments import join_segments, split_line
+from tfm.data.tokenizer import EOS
+from tfm.model import Translator
+from tfm.model.search import force_score
+
+TEXTS = [
+    "The woman reads a book.",
+    "A dog runs.",
+    "",
+    "I do not see the house, and two children play in the garden.",
+    " \t\u3000\u2028\x0b\x0c\x85",
+    "Nul\x00, </s>, <unk>, ▁ and 🧪",
+]
+
+
+@pytest.fixture
+def translator(tiny_model: Path) -> Translator:
+    return Translator.load(tiny_model, device="cpu")
+
+
+def test_each_text_gives_one_translation_in_order(translator: Translator) -> None:
+    found = translator.translate(TEXTS)
+    assert found == [translator.translate([text])[0] for text in TEXTS]
+    assert [found[i] for i, text in enumerate(TEXTS) if not text.strip()] == ["", ""]
+    assert len(set(found)) > 3  # the model of these tests has something to say
+
+
+def test_blank_texts_do_not_reach_the_model(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(type(translator.model), "encode")
+    (blank,) = translator.translate_all([" \u2028 "])
+    assert (blank.text, blank.score, blank.tokens, blank.truncated) == ("", 0.0, [], False)
+    assert len(blank.n_best) == 1
+
+
+def test_a_translation_carries_its_score_pieces_and_alternatives(translator: Translator) -> None:
+    for text, found in zip(
+        TEXTS[:2], translator.translate_all(TEXTS[:2], n_best=3, length_penalty=0.5), strict=True
+    ):
+        assert found.source == text
+        assert [each.score for each in found.n_best] == sorted(
+            (each.score for each in found.n_best), reverse=True
+        )
+        assert (found.text, found.score) == (found.n_best[0].text, found.n_best[0].score)
+        for each in found.n_best:
+            ids = [translator.tokenizer.target.id_of(piece) for piece in each.tokens]
+            assert translator.tokenizer.decode_target(ids) == each.text  # type: ignore[arg-type]
+            ids += [] if each.truncated else [EOS]
+            source = [*translator.tokenizer.encode_source(text), EOS]
+            (forced,) = force_score(translator.model, [source], [ids])  # type: ignore[list-item]
+            assert each.log_probability == pytest.approx(sum(forced), rel=1e-4)
+            assert each.score == pytest.approx(sum(forced) / len(forced) ** 0.5, rel=1e-4)
+
+
+def test_options_hold_for_one_call(translator: Translator) -> None:
+    own = translator.decoding
+    short = translator.translate_all(TEXTS, max_length=2)
+    assert max(len(each.tokens) + (not each.truncated) for each in short) == 2
+    assert translator.translate(TEXTS, beam=1) != translator.translate(TEXTS, beam=4)
+    assert translator.decoding == own
+    with pytest.raises(SettingsError, match="`beam` must be at least 1, but is 0"):
+        translator.translate(TEXTS, beam=0)
+    with pytest.raises(SettingsError, match=r"at most `beam` \(2\), but is 3"):
+        translator.translate_all(TEXTS, beam=2, n_best=3)
+
+
+def test_no_translation_has_a_line_break_even_if_the_model_wants_one(
+    translator: Translator,
+) -> None:
+    model = translator.model
+    (line_feed,) = [i for i in translator.tokenizer.line_break_ids if _is_line_feed(translator, i)]
+    with torch.no_grad():  # logits are now the product of two constants, whatever the input
+        model.decoder_norm.weight.zero_()
+        model.decoder_norm.bias.fill_(1.0)
+        model.target_embedding.weight.zero_()
+        model.target_embedding.weight[line_feed] = 3.0
+        model.target_embedding.weight[EOS] = -1.0
+    (found,) = translator.translate_all(["A dog runs."])
+    assert found.tokens
+    assert not {"\n", "\r"} & set(found.text)
+    translator._forbidden -= translator.tokenizer.line_break_ids
+    with pytest.raises(AssertionError, match="line break"):
+        translator.translate(["A dog runs."])
+
+
+def _is_line_feed(translator: Translator, token: int) -> bool:
+    return translator.tokenizer.decode_target([token]) == "\n"
+
+
+def test_a_text_longer_than_the_model_knows_is_translated_in_parts(
+    translator: Translator,
+) -> None:
+    said: list[str] = []
+    translator.warn = said.append
+    long = "The cat sleeps. A dog runs. " * 40 + "x" * 300
+    limit = translator.settings.data.max_length
+    parts = split_line(long, lambda text: len(translator.tokenizer.encode_source(text)) <= limit)
+    assert len(parts) > 5
+    expected = join_segments(parts, translator.translate([part.text for part in parts]))
+    assert not said
+    found = translator.translate_all([long, "A dog runs.", long], n_best=2)
+    assert [each.text for each in found] == [expected, *translator.translate(["A dog runs."])] + [
+        expected
+    ]
+    assert len(said) == 1 and "longer than the model was trained on (128" in said[0]
+    best = found[0].n_best[0]
+    assert best.score == pytest.approx(
+        best.log_probability / (len(best.tokens) + len(parts)), rel=0.2
+    )
+
+
+def test_a_stream_is_translated_as_it_comes(translator: Translator) -> None:
+    asked: list[int] = []
+
+    def batches() -> Iterator[list[str]]:
+        for i in range(3):
+            asked.append(i)
+            yield TEXTS[i : i + 2]
+
+    stream = translator.stream(batches(), beam=2)
+    assert [each.text for each in next(stream)] == translator.translate(TEXTS[:2], beam=2)
+    assert asked == [0]
+    assert [len(translations) for translations in stream] == [2, 2]
+
+
+def test_backends_give_the_same_tokens_in_fp32(tiny_model: Path) -> None:
+    found = [
+        Translator.load(tiny_model, device="cpu", attention=name).translate_all(TEXTS, n_best=3)
+        for name in ("math", "sdpa", "auto")
+    ]
+    tokens = [[[c.tokens for c in each.n_best] for each in translations] for translations in found]
+    assert tokens[0] == tokens[1] == tokens[2]
+
+
+def test_half_precision_translates_alike(tiny_model: Path, translator: Translator) -> None:
+    half = Translator.load(tiny_model, device="cpu", precision="bf16")
+    assert half.describe()[0] == "device: cpu, bf16"
+    assert translator.describe()[0] == "device: cpu, fp32"
+    (full,), (found,) = (each.translate_all([TEXTS[1]], beam=1) for each in (translator, half))
+    assert found.score == pytest.approx(full.score, abs=0.1)  # bf16 has 8 bits of mantissa
+
+
+def test_what_cannot_be_loaded_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such directory"):
+        Translator.load(tmp_path / "none")
+    with pytest.raises(BackendError, match="--device toaster: unknown"):
+        Translator.load(tiny_model, device="toaster")
+    with pytest.raises(BackendError, match="--attention magic: unknown"):
+        Translator.load(tiny_model, attention="magic")
