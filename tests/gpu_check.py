@@ -71,10 +71,9 @@ def main() -> int:
     rows = [*attention_timings(device, lengths), *network_timings(device)]
     print(table([row for row in rows if row.what != "network"]))
     print(table([row for row in rows if row.what == "network"]))
-    print(
-        json.dumps({**machine(device), "tests_failed": failed, "timings": list(map(asdict, rows))})
-    )
-    return int(failed != 0)
+    report = {"pytest_exit_code": failed, "timings": [asdict(row) for row in rows]}
+    print(json.dumps(machine(device) | report))
+    return int(failed != 0 or any(row.broken for row in rows))
 
 
 def run_tests() -> int:
