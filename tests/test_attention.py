@@ -240,6 +240,15 @@ def test_varlen_gets_the_widths_scale_and_causality_it_understands(varlen_calls,
     assert varlen_calls == [{"window_size": window, "width": 16 if width == 16 else 24}]
 
 
+@every_case
+def test_where_a_kernel_takes_no_mask_padding_is_removed_only_if_it_must_be(varlen_calls, case):
+    inputs = draw(case, dtype=torch.float64)
+    assert max(errors(run(flash.without_mask, case, *inputs), exactly(case, *inputs))) < 1e-12
+    padded_keys = case.keys is not None and min(case.keys) < case.S
+    later_steps = case.causal and 1 < case.T < case.S
+    assert len(varlen_calls) == int(padded_keys or later_steps)
+
+
 def test_causality_has_the_name_that_this_version_of_varlen_knows(monkeypatch):
     def older(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False): ...
 

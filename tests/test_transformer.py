@@ -114,6 +114,34 @@ def test_all_backends_give_the_same_logits_and_gradients(ids, norm, joint):
         torch.testing.assert_close(results[name], results["math"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("training, dropout", [(True, 0.25), (False, 0.0)])
+def test_each_kind_of_attention_runs_by_its_own_backend(ids, training, dropout):
+    calls = []
+
+    def recorder(kind):
+        def attend(q, k, v, *, causal, queries, keys, dropout):
+            calls.append((kind, causal, tuple(q.shape[2:3] + k.shape[2:3]), dropout))
+            return BACKENDS["math"](
+                q, k, v, causal=causal, queries=queries, keys=keys, dropout=dropout
+            )
+
+        return attend
+
+    model = build(attention_dropout=0.25).train(training)
+    model.use_attention(AttentionPlan(*map(recorder, ("encoder", "decoder", "cross"))))
+    logits(model, ids)
+    encoder = ("encoder", False, (9, 9), dropout)
+    decoder = [("decoder", True, (7, 7), dropout), ("cross", False, (7, 9), dropout)]
+    assert calls == [encoder] * 2 + decoder * 2
+
+
+def test_attention_dropout_changes_the_weights_in_training_only(ids):
+    model = build(attention_dropout=0.5, dropout=0.0)
+    assert torch.equal(logits(model, ids), logits(model, ids))
+    model.train()
+    assert not torch.equal(logits(model, ids), logits(model, ids))
+
+
 # Decoding step by step.
 
 

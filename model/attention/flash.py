@@ -38,16 +38,30 @@ def attend(
     Raises:
         BackendError: if the kernel refuses; `refusals` foresees that for all but odd shapes.
     """
+    attend = only_flash if q.device.type == "cpu" else without_mask
+    return attend(q, k, v, causal=causal, queries=queries, keys=keys, dropout=dropout)
+
+
+def without_mask(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    queries: Padding | None,
+    keys: Padding | None,
+    dropout: float,
+) -> Tensor:
+    """Run SDPA's flash kernel where it needs no mask, and else remove the padding."""
     T, S = q.shape[-2], k.shape[-2]
-    if q.device.type == "cpu":
-        return only_flash(q, k, v, causal=causal, queries=queries, keys=keys, dropout=dropout)
-    if causal and T == S:  # causality alone hides right padding from the real queries
-        return only_flash(q, k, v, causal=True, queries=queries, keys=None, dropout=dropout)
-    if (keys is None or keys.mask is None) and (not causal or T == 1):
-        return only_flash(q, k, v, causal=False, queries=queries, keys=None, dropout=dropout)
+    causal = causal and T > 1  # the last query sees every key
+    padded = keys is not None and keys.mask is not None
+    # Causality alone hides right padding from the real queries.
+    if (causal and T == S) or not (causal or padded):
+        return only_flash(q, k, v, causal=causal, queries=queries, keys=None, dropout=dropout)
     if dropout:
         raise BackendError(f"--attention flash: {NO_DROPOUT.format(dropout)}")
-    return attend_unpadded(q, k, v, causal=causal and T > 1, queries=queries, keys=keys)
+    return attend_unpadded(q, k, v, causal=causal, queries=queries, keys=keys)
 
 
 def only_flash(
