@@ -41,7 +41,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 gpu-check: $(INSTALLED)
-	$(BIN)/python -m pytest -m gpu --durations=0
+	$(BIN)/python tests/gpu_check.py
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

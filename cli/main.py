@@ -42,11 +42,11 @@ app.add_typer(
     help="Train a tokenizer; encode and decode text.",
     no_args_is_help=False,  # a missing command is one line, like any wrong usage
 )
-app.command("train")(train)
-app.command("translate")(translate)
-app.command("eval")(evaluate)
-app.command("inspect-attention")(inspect_attention)
-app.command("demo")(demo)
+app.command("train", short_help="Train a model on sentence pairs.")(train)
+app.command("translate", short_help="Translate line by line.")(translate)
+app.command("eval", short_help="Translate a test set and score it.")(evaluate)
+app.command("inspect-attention", short_help="Show what a translation looks at.")(inspect_attention)
+app.command("demo", short_help="Do it all on the built-in corpus.")(demo)
 
 
 @dataclass
