@@ -74,6 +74,14 @@ def test_the_dtype_stays(dtype):
     assert out.dtype is dtype and set(out.tolist()) == {0.0, 2.0}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_expectation_is_kept_in_half_precision_too(dtype):
+    torch.manual_seed(1)
+    x = 1 + torch.rand(1_000_000).to(dtype)
+    ratio = dropout(x, 0.1).double().mean() / x.double().mean()
+    assert abs(ratio.item() - 1) < 0.002  # six standard deviations
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5, 7), (0, 4)])
 def test_any_shape_works(shape):
     assert dropout(torch.ones(shape), 0.5).shape == shape

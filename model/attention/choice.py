@@ -25,7 +25,7 @@ KINDS: tuple[Kind, Kind, Kind] = ("encoder", "decoder", "cross")
 class AttentionPlan:
     """The backend of the encoder's, the decoder's and the cross-attention, and why.
 
-    A run-time choice: nothing of it goes into a checkpoint.
+    A run-time choice: nothing of it goes into a checkpoint. Each of `reasons` reads "kernel: why".
     """
 
     encoder: Attend
@@ -107,8 +107,8 @@ def choose(name: str, kind: Kind, run: Run) -> Choice:
         return Choice(formula.attend, why)
     if name == "auto" and run.device.type == "cpu" and run.half and run.training:
         why = (
-            f"math up to {LARGEST_SCORES:,} scores a batch, where it trains faster in half "
-            "precision; beyond, CPU flash kernel (SDPA): no T x S matrix"
+            f"math, or CPU flash kernel (SDPA) beyond {LARGEST_SCORES / 1e6:.0f} million scores a "
+            "batch: math trains faster in half precision, but holds the T x S matrix"
         )
         return Choice(math_while_small, why)
     if name in ("auto", "sdpa"):
@@ -125,13 +125,13 @@ def sdpa_kernels(kind: Kind, run: Run) -> str:
             return f"PyTorch's math (SDPA): attention dropout {run.dropout} rules out CPU flash"
         return "CPU flash kernel (SDPA): no T x S matrix"
     if run.device.type != "cuda":
-        return "PyTorch's choice (SDPA)"
-    lean = "memory-efficient kernel (SDPA): no T x S matrix"
+        return "a kernel that PyTorch chooses (SDPA): nothing is known of this device"
+    lean = "memory-efficient kernel (SDPA)"
     if flash.refusals(device=run.device, dtype=run.dtype, dropout=0.0, head_width=None):
-        return f"{lean}; flash needs fp16 or bf16 and compute capability 8.0"
+        return f"{lean}: flash needs fp16 or bf16 and compute capability 8.0"
     if kind == "decoder":
         return "flash kernel (SDPA): causality hides the padding"
-    return f"flash kernel (SDPA) for batches without padding; else {lean}, and flash takes no mask"
+    return f"flash kernel (SDPA), or {lean} for padded batches: flash takes no mask"
 
 
 def flash_kernels(kind: Kind, run: Run) -> str:
@@ -140,7 +140,7 @@ def flash_kernels(kind: Kind, run: Run) -> str:
         return "CPU flash kernel (SDPA): asked for; it takes masks"
     if kind == "decoder":
         return "flash kernel (SDPA): asked for; causality hides the padding"
-    return "flash kernel (SDPA): asked for; varlen flash where the batch is padded"
+    return "flash kernel (SDPA), or varlen flash for padded batches: asked for; no mask is needed"
 
 
 def math_while_small(
