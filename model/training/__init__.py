@@ -1,0 +1,1 @@
+"""Training: the objective, the step, the loop of events, and everything that makes it resumable."""

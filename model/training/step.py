@@ -1,0 +1,147 @@
+"""One training step: batches -> loss -> backward -> clip -> refuse what is not finite -> Adam."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tfm.data.batching import Batch
+from tfm.data.errors import UserError
+from tfm.model.settings import TrainingSettings
+from tfm.model.training.objective import DeviceBatch, objective
+from tfm.model.transformer import Transformer
+
+EPSILON = 1e-9  # Adam's (paper, section 5.3)
+SMALLEST_SCALE = 1.0  # an fp16 loss scale below it means that gradients overflow for good
+
+
+class Diverged(UserError):
+    """The loss or the gradient is no finite number; the weights are those before that step."""
+
+
+class StepResult(NamedTuple):
+    """What one step saw; `loss` and `nats` are sums over its target tokens."""
+
+    loss: float  # with label smoothing
+    nats: float  # without
+    gradient_norm: float  # before clipping
+    target_tokens: int
+    tokens: int  # source and target, without padding
+
+
+@dataclass
+class Learner:
+    """A network with its optimizer, and where and how precisely it computes."""
+
+    model: Transformer
+    optimizer: torch.optim.AdamW
+    scaler: torch.amp.GradScaler  # a no-op but for fp16
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def create(
+        cls,
+        model: Transformer,
+        settings: TrainingSettings,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> "Learner":
+        """Prepare `model`, which is on `device`, for training in `dtype`."""
+        scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+        return cls(model, build_optimizer(model, settings), scaler, device, dtype)
+
+    def autocast(self) -> torch.autocast:
+        """Compute matrix products in the run's precision; weights stay fp32."""
+        return torch.autocast(
+            self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32
+        )
+
+
+def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
+    """Return AdamW, which is Adam for a weight decay of 0. Biases and norms never decay."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    return torch.optim.AdamW(
+        [
+            {"params": matrices, "weight_decay": settings.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ],
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=EPSILON,
+        fused=True,
+    )
+
+
+def train_step(
+    learner: Learner,
+    batches: Sequence[Batch],
+    settings: TrainingSettings,
+    *,
+    step: int,
+    learning_rate: float,
+) -> StepResult:
+    """Take one optimizer step on the mean loss per target token of all `batches` together.
+
+    Raises:
+        Diverged: before the weights change, if the loss or the gradient is not finite.
+    """
+    on_device = [DeviceBatch.from_batch(batch, learner.device) for batch in batches]
+    target_tokens = sum(batch.target_tokens for batch in on_device)
+    loss = torch.zeros((), device=learner.device)
+    nats = torch.zeros((), device=learner.device)
+    for batch in on_device:
+        with learner.autocast():
+            part = objective(learner.model, batch, label_smoothing=settings.label_smoothing)
+        learner.scaler.scale(part.loss / target_tokens).backward()  # type: ignore[no-untyped-call]
+        loss += part.loss.detach()
+        nats += part.nats
+    learner.scaler.unscale_(learner.optimizer)
+    norm = clip_gradient(learner.model, settings.clip)
+    sums = torch.stack([loss, nats, norm]).tolist()  # the one wait for the device
+    result = StepResult(
+        loss=sums[0],
+        nats=sums[1],
+        gradient_norm=sums[2],
+        target_tokens=target_tokens,
+        tokens=sum(batch.tokens for batch in on_device),
+    )
+    _require_finite(learner, result, step=step)
+    _update(learner, learning_rate)
+    return result
+
+
+def clip_gradient(model: nn.Module, limit: float) -> Tensor:
+    """Scale the gradient down to norm `limit` (0: leave it) and return its norm before that."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    if limit:
+        nn.utils.clip_grads_with_norm_(model.parameters(), limit, norm)
+    return norm
+
+
+def _require_finite(learner: Learner, result: StepResult, *, step: int) -> None:
+    loss, norm = result.loss, result.gradient_norm
+    remedy = "lower training.learning_rate or raise training.warmup_steps, and run again"
+    if not math.isfinite(loss):
+        raise Diverged(f"step {step}: the loss is {loss}; {remedy}")
+    if math.isfinite(norm):
+        return
+    if not learner.scaler.is_enabled():
+        raise Diverged(f"step {step}: the norm of the gradient is {norm}; {remedy}")
+    # fp16 overflows now and then: the scaler leaves the step out and lowers its scale.
+    if learner.scaler.get_scale() < SMALLEST_SCALE:
+        raise Diverged(f"step {step}: the gradient overflows fp16; use --precision bf16 or fp32")
+
+
+def _update(learner: Learner, learning_rate: float) -> None:
+    for group in learner.optimizer.param_groups:
+        group["lr"] = learning_rate
+    learner.scaler.step(learner.optimizer)
+    learner.scaler.update()
+    learner.optimizer.zero_grad(set_to_none=True)
