@@ -20,6 +20,23 @@ PAIRS = [
     ("I do not see the house.", "Ich sehe das Haus nicht."),
 ]
 
+# Settings of a model that trains in seconds, as values of --set.
+TINY = [
+    "tokenizer.vocab_size=450",
+    "model.d_model=32",
+    "model.d_ff=64",
+    "model.heads=2",
+    "model.encoder_layers=2",
+    "model.decoder_layers=2",
+    "training.steps=60",
+    "training.batch_tokens=600",
+    "training.learning_rate=5e-3",
+    "training.warmup_steps=20",
+    "training.validate_every=30",
+    "training.checkpoint_every=20",
+    "training.average_last=2",
+]
+
 
 class Finished(NamedTuple):
     """What a process left: stdout as bytes, for the line contract; stderr as text."""
@@ -113,6 +130,25 @@ def multi30k() -> Path:
     if not (folder / "train.en").is_file():
         pytest.skip("no Multi30k: set TFM_MULTI30K to the folder of train.en and train.de")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a very small model on the built-in corpus for seconds: real, whole, but no good.
+
+    All tests share it, so a test that changes anything works on a copy.
+    """
+    from tfm.model.settings import Settings
+    from tfm.model.training.loop import train
+    from tfm.model.training.material import Order
+    from tfm.model.training.recipe import prepare
+    from tfm.model.training.reporting import Silence
+
+    settings = Settings.read(None, TINY)
+    directory = tmp_path_factory.mktemp("tiny") / "model"
+    order = Order(settings=settings, train="builtin:300", valid="builtin:20", directory=directory)
+    train(prepare(order, Silence()), Silence())
+    return directory
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
