@@ -1,0 +1,125 @@
+"""The directory of a run: where its files are, and whether a command may write there.
+
+config.toml  tokenizer.model  model.safetensors      what `translate` needs
+metrics.jsonl  learning_curve.svg  provenance.json   what happened
+checkpoints/last.safetensors                         all state: training continues from it
+checkpoints/best.safetensors  step-00001000.safetensors ...   weights alone
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfm.data.errors import CheckpointError
+from tfm.model.checkpoint import CONFIG, TOKENIZER, WEIGHTS
+
+TEMPORARY = ".tfm-*.tmp"  # as atomic_writer names files that it has not finished
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The places of a run's files under `path`."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """All settings."""
+        return self.path / CONFIG
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer; separate ones stand beside this name."""
+        return self.path / TOKENIZER
+
+    @property
+    def weights(self) -> Path:
+        """The best weights so far, and at the end the chosen ones."""
+        return self.path / WEIGHTS
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line for each logged step and validation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def curve(self) -> Path:
+        """The learning curve."""
+        return self.path / "learning_curve.svg"
+
+    @property
+    def provenance(self) -> Path:
+        """What the model was made from; the first file that a run writes."""
+        return self.path / "provenance.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the three below."""
+        return self.path / "checkpoints"
+
+    @property
+    def last(self) -> Path:
+        """The state that training continues from."""
+        return self.checkpoints / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        """The weights of the best validation."""
+        return self.checkpoints / "best.safetensors"
+
+    def snapshot(self, step: int) -> Path:
+        """Return the place of the weights after `step`, kept to be averaged."""
+        return self.checkpoints / f"step-{step:08d}.safetensors"
+
+    def drop_snapshots(self, *, keep: list[int]) -> None:
+        """Delete the snapshots of all steps but those in `keep`."""
+        kept = {self.snapshot(step) for step in keep}
+        for path in self.checkpoints.glob("step-*.safetensors"):
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+    def create(self) -> None:
+        """Make the directory, and clear away what a kill in the midst of writing left there.
+
+        Raises:
+            CheckpointError: if that is not possible.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for folder in (self.path, self.checkpoints):
+                for leftover in folder.glob(TEMPORARY):
+                    leftover.unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path}: cannot be made ({error.strerror}); choose another -o"
+            ) from None
+
+
+def holds_run(directory: RunDirectory) -> bool:
+    """Return whether there is a run to continue; False if a new one may begin. Writes nothing.
+
+    Raises:
+        CheckpointError: if neither is possible: other content, or no right to write.
+    """
+    path = directory.path
+    existing = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not existing.is_dir():
+        raise CheckpointError(f"{existing}: a file, not a directory; choose another -o")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise CheckpointError(f"{existing}: no right to write there; choose another -o")
+    if directory.last.is_file():
+        return True
+    if existing != path or _nothing_to_lose(directory):
+        return False
+    if directory.provenance.is_file():
+        raise CheckpointError(
+            f"{path}: holds a model but no {directory.last.relative_to(path)}, which training "
+            f"continues from; choose another -o"
+        )
+    raise CheckpointError(f"{path}: exists and is no training run; choose another -o")
+
+
+def _nothing_to_lose(directory: RunDirectory) -> bool:
+    """Return whether the directory is empty, or of a run that ended before its first checkpoint."""
+    ours = directory.provenance.is_file() and not directory.weights.exists()
+    return ours or all(place.match(TEMPORARY) for place in directory.path.iterdir())

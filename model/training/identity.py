@@ -1,0 +1,146 @@
+"""What a run is, as opposed to how it is carried on; and the record of what it was made from.
+
+Continuing needs the same data, tokenizer, network, seed and batches. All else may change.
+"""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tfm.data.batching import EncodedCorpus
+from tfm.data.errors import CheckpointError
+from tfm.data.lines import atomic_writer
+from tfm.model.settings import Settings
+from tfm.model.tensor_file import tfm_version
+
+FIXED = {
+    "data": ("source", "target", "max_length"),
+    "tokenizer": ("vocab_size", "kind", "separate"),
+    "training": ("seed", "batch_tokens"),
+}
+LIBRARIES = ("numpy", "sacrebleu", "safetensors", "sentencepiece", "torch")
+
+Identity = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CorpusRecord:
+    """A corpus as provenance.json tells of it."""
+
+    corpus: str  # as given, but a path only by its last part: no names of users or machines
+    fingerprint: str  # SHA-256 of the text
+    pairs: int  # used
+    dropped: dict[str, int]  # by reason
+
+    @classmethod
+    def of(cls, corpus: str, fingerprint: str, encoded: EncodedCorpus) -> "CorpusRecord":
+        """Describe the corpus called `corpus`."""
+        name = corpus if corpus.startswith(("hf:", "builtin")) else Path(corpus).name
+        return cls(name, fingerprint, len(encoded), dict(encoded.dropped))
+
+
+def identify(
+    settings: Settings, *, tokenizer: str, train: CorpusRecord, valid: CorpusRecord | None
+) -> Identity:
+    """Return all that must not change when a run continues, flat and JSON-ready.
+
+    Args:
+        tokenizer: its fingerprint.
+    """
+    sections = asdict(settings)
+    fixed = {
+        f"{section}.{key}": sections[section][key]
+        for section, keys in FIXED.items()
+        for key in keys
+    }
+    fixed |= {f"model.{key}": value for key, value in sections["model"].items()}
+    corpora = {
+        "training corpus": train.fingerprint,
+        "validation corpus": valid.fingerprint if valid else "none",
+    }
+    return fixed | corpora | {"tokenizer": tokenizer}
+
+
+def require_same_run(stored: Mapping[str, Any], now: Identity, *, directory: Path) -> None:
+    """Refuse to continue another run.
+
+    Raises:
+        CheckpointError: names each key that differs, with both values.
+    """
+    differences = [
+        f"{key} is {_short(stored.get(key))} there but {_short(value)} here"
+        for key, value in now.items()
+        if stored.get(key) != value
+    ]
+    if differences:
+        raise CheckpointError(
+            f"{directory}: holds a run that this one cannot continue: {'; '.join(differences)}; "
+            f"repeat its command or choose another -o"
+        )
+
+
+def changes(before: Settings, after: Settings) -> list[str]:
+    """Return one phrase for each setting that differs, such as `training.steps 800 -> 1600`."""
+    old, new = asdict(before), asdict(after)
+    return [
+        f"{section}.{key} {old[section][key]} -> {value}"
+        for section, table in new.items()
+        for key, value in table.items()
+        if old[section][key] != value
+    ]
+
+
+def write_provenance(
+    path: Path,
+    settings: Settings,
+    *,
+    tokenizer: str,
+    train: CorpusRecord,
+    valid: CorpusRecord | None,
+    sitting: Mapping[str, Any],
+) -> None:
+    """Write what the model is made from, and add a sitting to those that the file tells of.
+
+    Args:
+        tokenizer: its fingerprint.
+        sitting: the step at which one begins, and where and how precisely it computes.
+    """
+    record = {
+        "tfm": tfm_version(),
+        "seed": settings.training.seed,
+        "tokenizer": tokenizer,
+        "train": asdict(train),
+        "valid": asdict(valid) if valid else None,
+        "settings": asdict(settings),
+        "sittings": [*_earlier_sittings(path), {**sitting, **_software()}],
+    }
+    with atomic_writer(path) as file:
+        file.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+def _software() -> dict[str, Any]:
+    return {
+        "tfm": tfm_version(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "libraries": {name: metadata.version(name) for name in LIBRARIES},
+    }
+
+
+def _earlier_sittings(path: Path) -> list[Any]:
+    try:
+        return list(json.loads(path.read_text("utf-8"))["sittings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # a new run, or a file that someone has edited: it is a record, not state
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return f"{text[:12]}..." if len(text) == 64 else text  # a fingerprint

@@ -1,0 +1,113 @@
+"""The training loop: the order of events of a run.
+
+For each step: batches, loss, backward, clip, Adam (all in `train_step`), then log, validate,
+checkpoint, and stop if asked to.
+"""
+
+import math
+import time
+from dataclasses import asdict
+
+from tfm.model.checkpoint import save_weights
+from tfm.model.training.reporting import Reporter, StepReport
+from tfm.model.training.run import Run
+from tfm.model.training.schedule import learning_rate
+from tfm.model.training.selection import Outcome, finish
+from tfm.model.training.signals import Interrupted, StopSignals
+from tfm.model.training.state import BatchStream, Sums
+from tfm.model.training.step import StepResult, train_step
+from tfm.model.training.validation import ValidationSet, validate
+
+LOG_EVERY = 10  # steps
+
+
+def train(run: Run, reporter: Reporter) -> Outcome:
+    """Train until the last step, or until patience runs out, and choose the final weights.
+
+    Raises:
+        Interrupted: on the first SIGINT or SIGTERM, after finishing the step and saving.
+        Diverged: if the loss or the gradient is no finite number, before the weights change.
+        CheckpointError: if a checkpoint cannot be written.
+    """
+    settings = run.settings.training
+    stream = BatchStream(run.corpus, settings, run.progress)
+    reporter.on_start(run.progress.step, settings.steps)
+    run.learner.model.train()
+    run.progress.finished = False
+    with StopSignals() as signals:
+        while not run.over:
+            learn(run, stream, reporter)
+            if run.valid is not None and run.due(settings.validate_every):
+                measure(run, run.valid, reporter)
+            if run.due(settings.checkpoint_every):
+                run.checkpoint()
+            if signals.received is not None:
+                run.save()
+                raise Interrupted(signals.received, run.progress.step)
+        if run.valid is not None and run.progress.best is None:
+            measure(run, run.valid, reporter)  # fewer steps were asked for than are done
+        return finish(run)
+
+
+def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
+    """Take one step and log it."""
+    begin = time.perf_counter()
+    settings, progress = run.settings.training, run.progress
+    step = progress.step + 1
+    rate = learning_rate(step, settings)
+    result = train_step(
+        run.learner, stream.take(settings.accumulate), settings, step=step, learning_rate=rate
+    )
+    progress.step = step
+    seconds = time.perf_counter() - begin
+    progress.seconds += seconds
+    progress.since_log.add(result, seconds)
+    log(run, result, rate, reporter)
+
+
+def log(run: Run, result: StepResult, rate: float, reporter: Reporter) -> None:
+    """Report the step; every `LOG_EVERY` steps, write the means since the last time."""
+    progress, sums = run.progress, run.progress.since_log
+    report = StepReport(
+        step=progress.step,
+        steps=run.settings.training.steps,
+        loss=sums.loss / sums.target_tokens,
+        nats_per_token=sums.nats / sums.target_tokens,
+        learning_rate=rate,
+        gradient_norm=result.gradient_norm,
+        tokens_per_s=sums.tokens / sums.seconds,
+        logged=run.due(LOG_EVERY),
+    )
+    if report.logged:
+        run.metrics.add(
+            "train",
+            report.step,
+            loss=report.loss,
+            nats_per_token=report.nats_per_token,
+            learning_rate=rate,
+            # Infinite where fp16 overflowed and the step was left out: JSON has no word for it.
+            gradient_norm=report.gradient_norm if math.isfinite(report.gradient_norm) else None,
+            tokens_per_s=round(report.tokens_per_s, 1),
+            seconds=round(progress.seconds, 3),
+        )
+        progress.since_log = Sums()
+    reporter.on_step(report)
+
+
+def measure(run: Run, valid: ValidationSet, reporter: Reporter) -> None:
+    """Validate, keep the weights if they are the best so far, and draw the learning curve."""
+    begin = time.perf_counter()
+    progress = run.progress
+    scores = validate(run.learner, valid, run.tokenizer, run.settings)
+    progress.seconds += time.perf_counter() - begin
+    best = scores.better_than(progress.best, run.settings.training.metric)
+    if best:
+        progress.best, progress.best_step = scores, progress.step
+        progress.validations_without_best = 0
+        for path in (run.directory.best, run.directory.weights):
+            save_weights(path, run.learner.model, run.about_weights(scores))
+    else:
+        progress.validations_without_best += 1
+    run.metrics.add("valid", progress.step, **asdict(scores), seconds=round(progress.seconds, 3))
+    run.draw()
+    reporter.on_validation(progress.step, scores, best=best)

@@ -1,0 +1,137 @@
+"""What a run learns from: corpora read and encoded, with a tokenizer, and a record of both."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tfm.data.batching import EncodedCorpus, encode_corpus, epoch_batches
+from tfm.data.corpus import Pair, Split, fingerprint, read_pairs
+from tfm.data.errors import DataError, SettingsError
+from tfm.data.tokenizer import Tokenizer, train_tokenizer
+from tfm.model.settings import Settings
+from tfm.model.training.identity import CorpusRecord, Identity, identify
+from tfm.model.training.reporting import Reporter
+from tfm.model.training.validation import ValidationSet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the user asks for: corpora as strings, the machine by names that may be `auto`."""
+
+    settings: Settings
+    train: str
+    valid: str | None
+    directory: Path
+    tokenizer: Path | None = None
+    device: str = "auto"
+    precision: str = "auto"
+    attention: str = "auto"
+
+    def pairs(self, corpus: str, split: Split) -> Iterator[Pair]:
+        """Stream the pairs of a corpus in the run's languages."""
+        data = self.settings.data
+        return read_pairs(corpus, source=data.source, target=data.target, split=split)
+
+
+class Material(NamedTuple):
+    """Everything that training reads; in memory, the training corpus as ids only."""
+
+    tokenizer: Tokenizer
+    corpus: EncodedCorpus
+    valid: ValidationSet | None
+    train_record: CorpusRecord
+    valid_record: CorpusRecord | None
+
+    def identify(self, settings: Settings) -> Identity:
+        """Return what must not change when a run with this material continues."""
+        return identify(
+            settings,
+            tokenizer=self.tokenizer.fingerprint,
+            train=self.train_record,
+            valid=self.valid_record,
+        )
+
+
+def gather(order: Order, *, tokenizer: Path | None, reporter: Reporter) -> Material:
+    """Read and check the corpora, load `tokenizer` or train one, and encode.
+
+    Raises:
+        DataError: if a corpus or the tokenizer cannot be read, or no pair is left to train on.
+    """
+    settings = order.settings
+    # Reading both corpora first finds what is wrong with them before any work is done.
+    valid_pairs = None if order.valid is None else list(order.pairs(order.valid, "valid"))
+    train_print = fingerprint(order.pairs(order.train, "train"))
+    if tokenizer is not None:
+        pieces = Tokenizer.load(tokenizer)
+    else:
+        with naming(order.train):
+            pieces = train_tokenizer(order.pairs(order.train, "train"), settings.tokenizer)
+        if pieces.note:
+            reporter.on_note(f"tokenizer: {pieces.note}")
+    with naming(order.train):
+        corpus = encode_corpus(order.pairs(order.train, "train"), pieces, settings.data)
+    train_record = CorpusRecord.of(order.train, train_print, corpus)
+    if order.valid is None or valid_pairs is None:
+        return Material(pieces, corpus, None, train_record, None)
+    with naming(order.valid):
+        valid = validation_set(valid_pairs, pieces, settings)
+    valid_record = CorpusRecord.of(order.valid, fingerprint(valid_pairs), valid.corpus)
+    return Material(pieces, corpus, valid, train_record, valid_record)
+
+
+@contextmanager
+def naming(corpus: str) -> Iterator[None]:
+    """Name the corpus in errors of code that sees pairs only."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{corpus}: {error}") from None
+
+
+def validation_set(pairs: list[Pair], tokenizer: Tokenizer, settings: Settings) -> ValidationSet:
+    """Encode all pairs for the loss, and keep the first ones that are not blank for BLEU.
+
+    Raises:
+        SettingsError: if BLEU is to choose the best model, but no sentence is to be translated.
+    """
+    count = settings.training.validate_sentences
+    if count == 0 and settings.training.metric == "bleu":
+        raise SettingsError(
+            "[training]: `validate_sentences` is 0, so `metric` must be 'loss', but is 'bleu'."
+        )
+    filled = [pair for pair in pairs if pair.source.strip() and pair.target.strip()]
+    return ValidationSet(encode_corpus(pairs, tokenizer, settings.data), filled[:count])
+
+
+def describe_material(material: Material, settings: Settings) -> Iterator[str]:
+    """Yield lines that tell what training learns from."""
+    for name, record in (
+        ("training", material.train_record),
+        ("validation", material.valid_record),
+    ):
+        if record is not None:
+            dropped = [f"{count:,} {why}" for why, count in record.dropped.items() if count]
+            left_out = f"; left out: {', '.join(dropped)}" if dropped else ""
+            yield f"{name}: {record.pairs:,} pairs of {record.corpus}{left_out}"
+    tokenizer = material.tokenizer
+    if tokenizer.joint:
+        yield f"vocabulary: {tokenizer.source_size:,} pieces, joint"
+    else:
+        sizes = (tokenizer.source_size, tokenizer.target_size)
+        yield "vocabulary: {:,} source and {:,} target pieces".format(*sizes)
+    yield describe_batches(material.corpus, settings)
+
+
+def describe_batches(corpus: EncodedCorpus, settings: Settings) -> str:
+    """Return how many batches an epoch has and how much of them is padding."""
+    training = settings.training
+    batches = epoch_batches(corpus, batch_tokens=training.batch_tokens, seed=training.seed, epoch=0)
+    sides = (corpus.source_lengths + 1, corpus.target_lengths + 1)  # BOS or EOS
+    real = sum(int(side.sum()) for side in sides)
+    padded = sum(len(batch) * int(np.max(side[batch])) for batch in batches for side in sides)
+    return f"an epoch: {len(batches):,} batches, {1 - real / padded:.1%} padding"

@@ -1,0 +1,70 @@
+"""metrics.jsonl: one JSON object a line, in the order in which training happened.
+
+    kind "train"   loss, nats_per_token, learning_rate, gradient_norm, tokens_per_s, seconds
+    kind "valid"   loss, nats_per_token, bleu, seconds
+    kind "final"   chosen, candidates: the weights that model.safetensors holds, and the scores
+
+`loss` is per target token and includes label smoothing, `nats_per_token` does not; tokens_per_s
+counts source and target without padding; seconds are spent training, all sittings together.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tfm.data.lines import atomic_writer
+
+Record = dict[str, Any]
+
+
+class Metrics:
+    """The records of a run, in memory for the learning curve and on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[Record] = []
+
+    def begin(self) -> None:
+        """Start an empty file."""
+        self.records = []
+        self._rewrite()
+
+    def resume(self, step: int, *, finished: bool) -> None:
+        """Keep what happened up to the checkpoint at `step`: the rest will happen again."""
+        lines = self.path.read_text("utf-8").splitlines() if self.path.exists() else []
+        records = [record for line in lines if (record := _parse(line)) is not None]
+        self.records = [
+            record
+            for record in records
+            if record["step"] < step
+            or (record["step"] == step and (finished or record["kind"] != "final"))
+        ]
+        self._rewrite()
+
+    def add(self, kind: str, step: int, **values: Any) -> None:
+        """Append a record."""
+        record = {"kind": kind, "step": step, **values}
+        self.records.append(record)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def series(self, kind: str, key: str) -> list[tuple[int, float]]:
+        """Return the (step, value) points of one quantity."""
+        return [
+            (r["step"], r[key])
+            for r in self.records
+            if r["kind"] == kind and r.get(key) is not None
+        ]
+
+    def _rewrite(self) -> None:
+        with atomic_writer(self.path) as file:
+            file.writelines(json.dumps(record) + "\n" for record in self.records)
+
+
+def _parse(line: str) -> Record | None:
+    """Return the record of a line; a line that a crash has cut short is None."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and {"kind", "step"} <= record.keys() else None

@@ -1,0 +1,96 @@
+"""A run: its settings, data, network and files, and how far it has come."""
+
+from dataclasses import asdict, dataclass
+
+from tfm.data.batching import EncodedCorpus
+from tfm.data.lines import atomic_writer
+from tfm.data.tokenizer import Tokenizer
+from tfm.model.checkpoint import save_weights
+from tfm.model.settings import Settings
+from tfm.model.tensor_file import Stored
+from tfm.model.training.curve import learning_curve
+from tfm.model.training.directory import RunDirectory
+from tfm.model.training.identity import Identity
+from tfm.model.training.metrics import Metrics
+from tfm.model.training.state import Progress, restore_state, save_state
+from tfm.model.training.step import Learner
+from tfm.model.training.validation import Scores, ValidationSet
+
+
+@dataclass
+class Run:
+    """Everything a run works with. `progress` and `learner` change, the rest does not."""
+
+    directory: RunDirectory
+    settings: Settings
+    learner: Learner
+    tokenizer: Tokenizer
+    corpus: EncodedCorpus
+    valid: ValidationSet | None
+    identity: Identity
+    progress: Progress
+    metrics: Metrics
+
+    def start(self) -> None:
+        """Begin with the weights that `learner` has: the state of step 0 is saved."""
+        self.directory.checkpoints.mkdir(exist_ok=True)
+        self.metrics.begin()
+        self.save()
+
+    def resume(self, stored: Stored) -> None:
+        """Put everything back to where `stored`, checkpoints/last.safetensors, was written."""
+        self.progress = restore_state(self.directory.last, stored, self.learner)
+        self.metrics.resume(self.progress.step, finished=self.progress.finished)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do: all steps done and the final weights chosen."""
+        return self.over and self.progress.finished
+
+    @property
+    def over(self) -> bool:
+        """Whether the last step is done or patience has run out."""
+        return self.progress.step >= self.settings.training.steps or self.out_of_patience
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether as many validations as `patience` brought no new best."""
+        patience = self.settings.training.patience
+        return 0 < patience <= self.progress.validations_without_best
+
+    def due(self, every: int) -> bool:
+        """Return whether something that happens `every` so many steps happens now."""
+        step = self.progress.step
+        return step % every == 0 or step == self.settings.training.steps
+
+    def save(self) -> None:
+        """Save the state that training continues from."""
+        header = {"kind": "training state", "identity": self.identity, **self.about_weights()}
+        save_state(self.directory.last, self.learner, self.progress, header)
+
+    def about_weights(self, scores: Scores | None = None) -> dict[str, object]:
+        """Return what is stored beside weights: tokenizer, step and scores."""
+        return {
+            "tokenizer": self.tokenizer.fingerprint,
+            "step": self.progress.step,
+            "scores": asdict(scores) if scores else None,
+        }
+
+    def checkpoint(self) -> None:
+        """Save the state, and the weights as one of the snapshots to be averaged."""
+        model, progress = self.learner.model, self.progress
+        count = self.settings.training.average_last
+        if count:
+            save_weights(self.directory.snapshot(progress.step), model, self.about_weights())
+            progress.snapshots = [*progress.snapshots, progress.step][-count:]
+        if self.valid is None:
+            save_weights(self.directory.weights, model, self.about_weights())
+            self.draw()
+        self.save()
+        self.directory.drop_snapshots(keep=progress.snapshots)
+
+    def draw(self) -> None:
+        """Refresh the learning curve."""
+        title = f"{self.settings.data.source} to {self.settings.data.target}"
+        with atomic_writer(self.directory.curve) as file:
+            file.write(learning_curve(self.metrics, title))

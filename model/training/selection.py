@@ -1,0 +1,86 @@
+"""The end of a run: the better of its best weights and the mean of its last ones becomes the model.
+
+Averaging the last checkpoints takes out the noise of the last steps (paper, section 6.1). Where
+there is a validation set both candidates are measured on it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from tfm.model.checkpoint import load_weights, save_weights, weights_of
+from tfm.model.training.run import Run
+from tfm.model.training.validation import Scores, ValidationSet, validate
+from tfm.model.transformer import Transformer
+
+
+class Outcome(NamedTuple):
+    """What a finished run left in model.safetensors."""
+
+    chosen: str  # "best", "average" or "last"
+    scores: dict[str, Scores]  # of each candidate; empty without a validation set
+    early: bool  # patience ended it before the last step
+
+
+def finish(run: Run) -> Outcome:
+    """Write the chosen weights to model.safetensors, and mark the run as finished."""
+    progress, model = run.progress, run.learner.model
+    if run.settings.training.average_last and progress.step not in progress.snapshots:
+        run.checkpoint()  # patience ended the run between two checkpoints
+    trained = {name: weight.clone() for name, weight in weights_of(model).items()}
+    outcome = choose(run)
+    chosen_scores = outcome.scores.get(outcome.chosen)
+    save_weights(run.directory.weights, model, run.about_weights(chosen_scores))
+    scores = {name: asdict(scores) for name, scores in outcome.scores.items()}
+    run.metrics.add("final", progress.step, chosen=outcome.chosen, candidates=scores)
+    run.draw()
+    for name, weight in weights_of(model).items():
+        weight.copy_(trained[name])  # training would go on from these, whatever was chosen
+    progress.finished = True
+    run.save()
+    return outcome
+
+
+def choose(run: Run) -> Outcome:
+    """Leave the final weights in the model and say which they are."""
+    early = run.progress.step < run.settings.training.steps
+    paths = [run.directory.snapshot(step) for step in run.progress.snapshots]
+    if run.valid is not None:
+        return Outcome(*_choose_by_score(run, run.valid, paths), early)
+    if len(paths) > 1:
+        average_weights(run.learner.model, paths)
+        return Outcome("average", {}, early)
+    return Outcome("last", {}, early)
+
+
+def _choose_by_score(
+    run: Run, valid: ValidationSet, snapshots: Sequence[Path]
+) -> tuple[str, dict[str, Scores]]:
+    model = run.learner.model
+    scores = {"best": Scores(**load_weights(run.directory.best, model)["scores"])}
+    if len(snapshots) > 1:
+        average_weights(model, snapshots)
+        scores["average"] = validate(run.learner, valid, run.tokenizer, run.settings)
+        if scores["average"].better_than(scores["best"], run.settings.training.metric):
+            return "average", scores
+        load_weights(run.directory.best, model)
+    return "best", scores
+
+
+def average_weights(model: Transformer, paths: Sequence[Path]) -> None:
+    """Fill `model` with the mean of the weights in `paths`, summed in fp64.
+
+    Raises:
+        CheckpointError: if one of them is missing, damaged or does not fit.
+    """
+    weights = weights_of(model)
+    sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
+    for path in paths:
+        load_weights(path, model)
+        for name, weight in weights.items():
+            sums[name] += weight
+    for name, weight in weights.items():
+        weight.copy_(sums[name] / len(paths))

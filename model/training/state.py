@@ -1,0 +1,145 @@
+"""The state of a run, saved whole: a run that continues is bit for bit one that never stopped.
+
+Tensors (weights, Adam's moments, random number generators) and counters go into one file that is
+replaced in one step. The order of batches needs no state but its position: it is a pure function.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfm.data.batching import Batch, EncodedCorpus, epoch_batches, make_batch
+from tfm.data.errors import CheckpointError
+from tfm.model.checkpoint import architecture, fill_weights, weights_of
+from tfm.model.settings import TrainingSettings
+from tfm.model.tensor_file import Stored, write_tensors
+from tfm.model.training.step import Learner, StepResult
+from tfm.model.training.validation import Scores
+
+
+@dataclass
+class Sums:
+    """What has been seen since the last logged step."""
+
+    loss: float = 0.0
+    nats: float = 0.0
+    target_tokens: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, result: StepResult, seconds: float) -> None:
+        """Count one more step."""
+        self.loss += result.loss
+        self.nats += result.nats
+        self.target_tokens += result.target_tokens
+        self.tokens += result.tokens
+        self.seconds += seconds
+
+
+@dataclass
+class Progress:
+    """How far training has come. `batch` counts those of `epoch` that were learned from."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    seconds: float = 0.0
+    best_step: int = 0
+    best: Scores | None = None
+    validations_without_best: int = 0
+    snapshots: list[int] = field(default_factory=list)
+    since_log: Sums = field(default_factory=Sums)
+    finished: bool = False
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Progress":
+        """Read what `dataclasses.asdict` gave."""
+        best = Scores(**values["best"]) if values["best"] else None
+        return cls(**{**values, "best": best, "since_log": Sums(**values["since_log"])})
+
+
+class BatchStream:
+    """The batches of all epochs, one after the other, from the position in `progress` on."""
+
+    def __init__(
+        self, corpus: EncodedCorpus, settings: TrainingSettings, progress: Progress
+    ) -> None:
+        self.corpus, self.settings, self.progress = corpus, settings, progress
+        self.epoch_order = self._order()
+
+    def take(self, count: int) -> list[Batch]:
+        """Return the next `count` batches and move the position behind them."""
+        return [self._next() for _ in range(count)]
+
+    def _next(self) -> Batch:
+        if self.progress.batch == len(self.epoch_order):
+            self.progress.epoch += 1
+            self.progress.batch = 0
+            self.epoch_order = self._order()
+        indices = self.epoch_order[self.progress.batch]
+        self.progress.batch += 1
+        return make_batch(self.corpus, indices)
+
+    def _order(self) -> list[Any]:
+        return epoch_batches(
+            self.corpus,
+            batch_tokens=self.settings.batch_tokens,
+            seed=self.settings.seed,
+            epoch=self.progress.epoch,
+        )
+
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's state of one parameter
+
+
+def save_state(path: Path, learner: Learner, progress: Progress, header: Mapping[str, Any]) -> None:
+    """Write everything that `restore_state` needs, and the JSON-ready `header`.
+
+    Raises:
+        CheckpointError: if it cannot be written; the older state is intact then.
+    """
+    tensors = {f"model.{name}": weight for name, weight in weights_of(learner.model).items()}
+    for name, parameter in learner.model.named_parameters():
+        state = learner.optimizer.state.get(parameter, {})
+        tensors |= {f"optimizer.{name}.{key}": state[key] for key in MOMENTS if state}
+    tensors["rng.torch"] = torch.get_rng_state()
+    if learner.device.type == "cuda":
+        tensors["rng.cuda"] = torch.cuda.get_rng_state(learner.device)
+    counters = {"progress": asdict(progress), "scaler": learner.scaler.state_dict()}
+    write_tensors(path, tensors, {**header, **counters, "model": architecture(learner.model)})
+
+
+def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
+    """Put weights, optimizer and random number generators back as they were saved.
+
+    Raises:
+        CheckpointError: if the file, called `path`, holds no such state or does not fit the model.
+    """
+    if "progress" not in stored.header:
+        raise CheckpointError(f"{path}: holds weights only; training cannot continue from it")
+    weights = _named(stored.tensors, "model.")
+    fill_weights(learner.model, weights, stored.header, path=path)
+    for name, parameter in learner.model.named_parameters():
+        state = _named(stored.tensors, f"optimizer.{name}.")
+        if state:  # none before the first step
+            learner.optimizer.state[parameter] = {
+                key: tensor.to(parameter.device) for key, tensor in state.items()
+            }
+    if learner.scaler.is_enabled() and stored.header["scaler"]:
+        learner.scaler.load_state_dict(stored.header["scaler"])
+    torch.set_rng_state(stored.tensors["rng.torch"])
+    if learner.device.type == "cuda" and "rng.cuda" in stored.tensors:
+        torch.cuda.set_rng_state(stored.tensors["rng.cuda"], learner.device)
+    return Progress.from_json(stored.header["progress"])
+
+
+def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

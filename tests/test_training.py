@@ -1,0 +1,627 @@
+"""Training: the objective, the step, the order of events, and resuming bit for bit."""
+
+import json
+import math
+import random
+import signal
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tfm.data.batching import EncodedCorpus, encode_corpus, make_batch
+from tfm.data.corpus import Pair
+from tfm.data.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
+from tfm.model.attention.choice import resolve
+from tfm.model.checkpoint import build_model, load_weights, weights_of
+from tfm.model.search import beam_search
+from tfm.model.settings import Settings, TrainingSettings
+from tfm.model.tensor_file import read_tensors
+from tfm.model.training.curve import learning_curve, round_ticks
+from tfm.model.training.directory import RunDirectory
+from tfm.model.training.loop import train
+from tfm.model.training.metrics import Metrics
+from tfm.model.training.objective import DeviceBatch, objective, smoothed_cross_entropy
+from tfm.model.training.reporting import Silence, StepReport
+from tfm.model.training.run import Run
+from tfm.model.training.schedule import learning_rate
+from tfm.model.training.selection import average_weights
+from tfm.model.training.signals import Interrupted
+from tfm.model.training.state import BatchStream, Progress
+from tfm.model.training.step import Diverged, Learner, clip_gradient, train_step
+from tfm.model.training.validation import Scores, ValidationSet, validate
+
+CPU = torch.device("cpu")
+WORDS = "red blue green old new cat dog man bird house runs sees finds eats likes two".split()
+
+
+def copy_pairs(count: int, *, seed: int) -> list[Pair]:
+    """Return pairs of 1 to 6 random words whose translation is the source itself."""
+    rng = random.Random(seed)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 6))) for _ in range(count)]
+    return [Pair(text, text) for text in texts]
+
+
+SETTINGS = Settings.from_tables(
+    {
+        "tokenizer": {"vocab_size": 310},
+        "model": {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
+        "training": {
+            "steps": 12,
+            "batch_tokens": 120,
+            "accumulate": 2,
+            "warmup_steps": 4,
+            "validate_every": 4,
+            "validate_sentences": 4,
+            "checkpoint_every": 5,
+            "average_last": 2,
+        },
+        "decoding": {"max_length": 12},
+    },
+    "test",
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(copy_pairs(300, seed=0), SETTINGS.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def corpus(tokenizer: Tokenizer) -> EncodedCorpus:
+    return encode_corpus(copy_pairs(60, seed=1), tokenizer, SETTINGS.data)
+
+
+def new_learner(tokenizer: Tokenizer, settings: Settings = SETTINGS) -> Learner:
+    torch.manual_seed(settings.training.seed)
+    model = build_model(settings, tokenizer)
+    plan = resolve("math", device=CPU, dtype=torch.float32, dropout=0.0, training=True)
+    model.use_attention(plan)
+    return Learner.create(model, settings.training, device=CPU, dtype=torch.float32)
+
+
+def in_steps(**changes: Any) -> Settings:
+    return replace(SETTINGS, training=replace(SETTINGS.training, **changes))
+
+
+@pytest.fixture(scope="module")
+def new_run(tokenizer: Tokenizer, corpus: EncodedCorpus) -> Callable[..., Run]:
+    """Make a run on the copy task in a directory; it goes on where an earlier one stopped."""
+
+    def make(path: Path, settings: Settings = SETTINGS, *, valid: bool = True) -> Run:
+        directory = RunDirectory(path)
+        directory.create()
+        pairs = copy_pairs(8, seed=2)
+        run = Run(
+            directory=directory,
+            settings=settings,
+            learner=new_learner(tokenizer, settings),
+            tokenizer=tokenizer,
+            corpus=corpus,
+            valid=ValidationSet(encode_corpus(pairs, tokenizer, settings.data), pairs[:4])
+            if valid
+            else None,
+            identity={},
+            progress=Progress(),
+            metrics=Metrics(directory.metrics),
+        )
+        if directory.last.exists():
+            run.resume(read_tensors(directory.last))
+        else:
+            run.start()
+        return run
+
+    return make
+
+
+# Objective
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
+def test_loss_is_that_of_torch_on_padded_batches(
+    tokenizer: Tokenizer, corpus: EncodedCorpus, smoothing: float
+) -> None:
+    model = new_learner(tokenizer).model.eval()
+    batch = make_batch(corpus, np.arange(20))
+    assert (batch.target_out == PAD).any(), "a test without padding would prove nothing"
+    on_device = DeviceBatch.from_batch(batch, CPU)
+    found = objective(model, on_device, label_smoothing=smoothing)
+    logits = model(
+        on_device.source,
+        on_device.target_in,
+        source=on_device.source_padding,
+        target=on_device.target_padding,
+    ).flatten(0, 1)
+    targets = torch.from_numpy(batch.target_out).flatten()
+    for value, amount in ((found.loss, smoothing), (found.nats, 0.0)):
+        expected = F.cross_entropy(
+            logits, targets, ignore_index=PAD, reduction="sum", label_smoothing=amount
+        )
+        torch.testing.assert_close(value, expected)
+    assert on_device.target_tokens == (batch.target_out != PAD).sum()
+
+
+def test_loss_gradient_is_that_of_torch_in_half_precision_too() -> None:
+    logits = torch.randn(7, 11, requires_grad=True)
+    targets = torch.randint(0, 11, (7,))
+    smoothed_cross_entropy(logits, targets, 0.1).loss.backward()
+    gradient, logits.grad = logits.grad, None
+    F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1).backward()
+    torch.testing.assert_close(gradient, logits.grad)
+    half = smoothed_cross_entropy(1e4 * logits.detach().bfloat16(), targets, 0.1)
+    assert half.loss.dtype == torch.float32 and half.loss.isfinite()
+
+
+def test_unequal_accumulated_batches_are_one_large_batch(
+    tokenizer: Tokenizer, corpus: EncodedCorpus
+) -> None:
+    settings = replace(in_steps(clip=0.0, beta1=0.0), model=replace(SETTINGS.model, dropout=0.0))
+    gradients = []
+    for parts in ([np.arange(30)], [np.arange(3), np.arange(3, 30)]):
+        learner = new_learner(tokenizer, settings)
+        batches = [make_batch(corpus, part) for part in parts]
+        train_step(learner, batches, settings.training, step=1, learning_rate=1e-3)
+        state = learner.optimizer.state  # with beta1 = 0 the first moment is the gradient
+        gradients.append([state[p]["exp_avg"] for p in learner.model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_loss_of_a_step_is_the_mean_over_all_its_target_tokens(
+    tokenizer: Tokenizer, corpus: EncodedCorpus
+) -> None:
+    learner = new_learner(tokenizer)
+    learner.model.eval()  # no dropout
+    batches = [make_batch(corpus, part) for part in (np.arange(2), np.arange(2, 40))]
+    with torch.no_grad():
+        sums = [
+            float(objective(learner.model, DeviceBatch.from_batch(b, CPU), label_smoothing=0.1)[0])
+            for b in batches
+        ]
+    result = train_step(learner, batches, SETTINGS.training, step=1, learning_rate=1e-3)
+    assert result.loss == pytest.approx(sum(sums), rel=1e-5)
+    assert result.target_tokens == sum(int(b.target_lengths.sum()) for b in batches)
+    assert result.tokens == result.target_tokens + sum(int(b.source_lengths.sum()) for b in batches)
+
+
+# Schedule and step
+
+
+def test_inverse_square_root_schedule() -> None:
+    settings = TrainingSettings(learning_rate=1e-3, warmup_steps=100, schedule="inverse_sqrt")
+    assert learning_rate(1, settings) == pytest.approx(1e-5)
+    assert learning_rate(50, settings) == pytest.approx(5e-4)
+    assert learning_rate(100, settings) == pytest.approx(1e-3)
+    assert learning_rate(400, settings) == pytest.approx(5e-4)
+
+
+def test_inverse_square_root_is_the_papers_formula_with_its_peak() -> None:
+    d_model, warmup = 512, 4000
+    peak = (d_model * warmup) ** -0.5
+    settings = TrainingSettings(learning_rate=peak, warmup_steps=warmup)
+    for step in (1, 17, 4000, 4001, 100_000):
+        paper = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)  # section 5.3, equation 3
+        assert learning_rate(step, settings) == pytest.approx(paper)
+
+
+def test_cosine_schedule() -> None:
+    settings = TrainingSettings(learning_rate=2.0, warmup_steps=10, schedule="cosine", steps=109)
+    assert learning_rate(5, settings) == pytest.approx(1.0)
+    assert learning_rate(10, settings) == pytest.approx(2.0)
+    assert learning_rate(60, settings) == pytest.approx(1.0)
+    assert 0 < learning_rate(109, settings) < 1e-3
+    rates = [learning_rate(step, settings) for step in range(10, 110)]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine"])
+def test_schedule_without_warm_up_starts_at_the_peak(schedule: Any) -> None:
+    settings = TrainingSettings(warmup_steps=0, schedule=schedule)
+    assert learning_rate(1, settings) == pytest.approx(settings.learning_rate, rel=1e-6)
+
+
+def test_clipping_scales_the_gradient_to_the_limit_and_returns_the_norm_before() -> None:
+    layer = torch.nn.Linear(3, 1, bias=False)
+    for limit, expected in ((1.0, 1.0), (10.0, 5.0), (0.0, 5.0)):
+        layer.weight.grad = torch.tensor([[3.0, 0.0, 4.0]])
+        assert float(clip_gradient(layer, limit)) == pytest.approx(5.0)
+        assert float(layer.weight.grad.norm()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_weight_decay_spares_biases_and_norms(tokenizer: Tokenizer) -> None:
+    learner = new_learner(tokenizer, in_steps(weight_decay=0.1))
+    decay = {
+        parameter: group["weight_decay"]
+        for group in learner.optimizer.param_groups
+        for parameter in group["params"]
+    }
+    for name, parameter in learner.model.named_parameters():
+        assert decay[parameter] == (0.0 if name.endswith("bias") or "norm" in name else 0.1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_stops_before_the_step_and_names_it(
+    new_run: Callable[..., Run], tmp_path: Path, bad: float
+) -> None:
+    run = new_run(tmp_path)
+
+    class Poison(Silence):
+        def on_step(self, report: StepReport) -> None:
+            if report.step == 6:
+                with torch.no_grad():
+                    next(run.learner.model.parameters())[5:] = bad
+                self.weights = {n: w.clone() for n, w in weights_of(run.learner.model).items()}
+
+    poison = Poison()
+    with pytest.raises(Diverged, match=r"step 7: the loss is .*learning_rate"):
+        train(run, poison)
+    for name, weight in weights_of(run.learner.model).items():
+        assert torch.equal(weight.nan_to_num(), poison.weights[name].nan_to_num())
+    assert read_tensors(run.directory.last).header["progress"]["step"] == 5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_training_on_cuda_follows_the_cpu(
+    tokenizer: Tokenizer, corpus: EncodedCorpus, dtype: torch.dtype
+) -> None:
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0))
+    losses = []
+    for device, precision in ((CPU, torch.float32), (torch.device("cuda"), dtype)):
+        model = new_learner(tokenizer, settings).model.to(device)
+        learner = Learner.create(model, settings.training, device=device, dtype=precision)
+        batch = make_batch(corpus, np.arange(30))
+        steps = [
+            train_step(learner, [batch], settings.training, step=step, learning_rate=1e-3)
+            for step in range(1, 31)
+        ]
+        losses.append(steps[-1].nats / steps[-1].target_tokens)
+        assert losses[-1] < steps[0].nats / steps[0].target_tokens
+    # fp16 leaves out its first steps, until its loss scale fits.
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3 if dtype == torch.float32 else 0.1)
+
+
+# Learning
+
+
+def test_copy_task_is_learned_in_seconds(tokenizer: Tokenizer) -> None:
+    settings = Settings.from_tables(
+        {
+            "model": {
+                "d_model": 64,
+                "d_ff": 128,
+                "heads": 4,
+                "encoder_layers": 1,
+                "decoder_layers": 1,
+                "dropout": 0.0,
+            },
+            "training": {
+                "steps": 400,
+                "learning_rate": 5e-3,
+                "warmup_steps": 50,
+                "schedule": "cosine",
+                "label_smoothing": 0.0,
+            },
+            "decoding": {"beam": 1},
+        },
+        "test",
+    )
+    learner = new_learner(tokenizer, settings)
+    corpus = encode_corpus(copy_pairs(4000, seed=3), tokenizer, settings.data)
+    stream = BatchStream(corpus, replace(settings.training, batch_tokens=600), Progress())
+    for step in range(1, settings.training.steps + 1):
+        rate = learning_rate(step, settings.training)
+        train_step(learner, stream.take(1), settings.training, step=step, learning_rate=rate)
+    held_out = copy_pairs(200, seed=4)
+    sources = [[*tokenizer.encode_source(pair.source), EOS] for pair in held_out]
+    found = beam_search(learner.model.eval(), sources, settings.decoding)
+    right = sum(
+        tokenizer.decode_target(best.tokens) == pair.target
+        for [best], pair in zip(found, held_out, strict=True)
+    )
+    assert right > 0.98 * len(held_out)
+
+
+def test_validation_loss_falls_on_the_built_in_corpus(tiny_model_directory: Path) -> None:
+    records = read_metrics(RunDirectory(tiny_model_directory))
+    losses = [record["nats_per_token"] for record in records if record["kind"] == "valid"]
+    assert len(losses) == 2 and losses[1] < losses[0] < math.log(450)
+
+
+# The order of events
+
+
+class StopAfter(Silence):
+    """Sends SIGTERM to this process after a step, as a cluster does, or crashes right there."""
+
+    def __init__(self, step: int, *, crash: bool = False) -> None:
+        self.step, self.crash = step, crash
+
+    def on_step(self, report: StepReport) -> None:
+        if report.step == self.step:
+            if self.crash:
+                raise RuntimeError("power cut")
+            signal.raise_signal(signal.SIGTERM)
+
+
+def comparable(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what a clock measures."""
+    return [
+        {k: v for k, v in record.items() if k not in ("seconds", "tokens_per_s")}
+        for record in records
+    ]
+
+
+def read_metrics(directory: RunDirectory) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in directory.metrics.read_text().splitlines()]
+
+
+def assert_same_run(a: RunDirectory, b: RunDirectory) -> None:
+    names = sorted(path.name for path in a.checkpoints.iterdir())
+    assert names == sorted(path.name for path in b.checkpoints.iterdir())
+    for path in [a.weights, *a.checkpoints.iterdir()]:
+        one = read_tensors(path).tensors
+        other = read_tensors(b.path / path.relative_to(a.path)).tensors
+        assert one.keys() == other.keys()
+        for name in one:
+            assert torch.equal(one[name], other[name]), f"{path.name}: {name}"
+    assert comparable(read_metrics(a)) == comparable(read_metrics(b))
+
+
+@pytest.fixture(scope="module")
+def whole(new_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """Return the directory of a run that nothing stopped."""
+    run = new_run(tmp_path_factory.mktemp("whole"))
+    train(run, Silence())
+    return run.directory
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["signal", "crash"])
+@pytest.mark.parametrize("stop", [1, 4, 7, 11, 12])
+def test_a_run_that_was_stopped_is_bit_for_bit_one_that_was_not(
+    new_run: Callable[..., Run], whole: RunDirectory, tmp_path: Path, stop: int, crash: bool
+) -> None:
+    with pytest.raises(RuntimeError if crash else Interrupted):
+        train(new_run(tmp_path / "stopped"), StopAfter(stop, crash=crash))
+    resumed = new_run(tmp_path / "stopped")
+    assert resumed.progress.step == (stop // 5 * 5 if crash else stop)
+    torch.rand(3)  # another program's random numbers must not matter
+    again = new_run(tmp_path / "stopped")
+    train(again, Silence())
+    assert_same_run(whole, again.directory)
+    assert 0 < again.progress.batch, "the stop must lie within an epoch"
+
+
+def test_a_stop_while_the_final_weights_are_chosen_is_made_up_for(
+    new_run: Callable[..., Run],
+    whole: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped = new_run(tmp_path / "stopped")
+    with monkeypatch.context() as patch:
+        patch.setattr(stopped, "save", lambda: None)
+        patch.setattr(stopped, "checkpoint", lambda: Run.checkpoint(stopped))
+        train(stopped, Silence())
+    again = new_run(tmp_path / "stopped")
+    assert not again.complete
+    train(again, Silence())
+    assert_same_run(whole, again.directory)
+    assert new_run(tmp_path / "stopped").complete
+
+
+def test_metrics_tell_one_story(new_run: Callable[..., Run], tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        train(new_run(tmp_path), StopAfter(11, crash=True))
+    with RunDirectory(tmp_path).metrics.open("a") as file:
+        file.write('{"kind": "tra')  # what a crash may leave
+    train(new_run(tmp_path), Silence())
+    records = read_metrics(RunDirectory(tmp_path))
+    assert [(r["kind"], r["step"]) for r in records] == [
+        ("valid", 4),
+        ("valid", 8),
+        ("train", 10),
+        ("train", 12),
+        ("valid", 12),
+        ("final", 12),
+    ]
+    logged = records[2]
+    assert logged["learning_rate"] == learning_rate(10, SETTINGS.training)
+    assert logged["gradient_norm"] > 0 and logged["tokens_per_s"] > 0
+    assert 0 < logged["nats_per_token"] < 10 and logged["loss"] > 0
+
+
+def test_validation_changes_neither_random_numbers_nor_weights(
+    new_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search_that_draws(*_: object) -> float:
+        return float(torch.rand(()))
+
+    monkeypatch.setattr("tfm.model.training.validation.validation_bleu", search_that_draws)
+    last = []
+    for every in (1, 100):
+        run = new_run(tmp_path / str(every), in_steps(validate_every=every))
+        train(run, Silence())
+        last.append(read_tensors(run.directory.last).tensors)
+    assert "rng.torch" in last[0]
+    for name in last[0]:
+        assert torch.equal(last[0][name], last[1][name]), name
+
+
+def test_validation_loss_covers_the_whole_corpus_and_ignores_batching(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = new_run(tmp_path)
+    assert run.valid is not None
+    found = validate(run.learner, run.valid, run.tokenizer, run.settings)
+    batch = DeviceBatch.from_batch(make_batch(run.valid.corpus, np.arange(8)), CPU)
+    with torch.no_grad():
+        whole = objective(run.learner.model.eval(), batch, label_smoothing=0.1)
+    assert found.nats_per_token == pytest.approx(float(whole.nats) / batch.target_tokens, rel=1e-5)
+    assert found.loss == pytest.approx(float(whole.loss) / batch.target_tokens, rel=1e-5)
+    assert found.bleu is not None and 0 <= found.bleu <= 100
+
+
+def test_patience_stops_after_so_many_validations_without_a_new_best(
+    new_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([5.0, 7.0, 6.0, 7.0, 6.5, 9.0, 9.0])
+    monkeypatch.setattr(
+        "tfm.model.training.loop.validate",
+        lambda *_: Scores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
+    )
+    settings = in_steps(validate_every=1, patience=3, average_last=0)
+    run = new_run(tmp_path, settings)
+    outcome = train(run, Silence())
+    assert outcome.early and run.progress.step == 5
+    assert run.progress.best_step == 2
+    assert outcome.scores["best"].bleu == 7.0
+    assert new_run(tmp_path, settings).complete
+    on = new_run(tmp_path, in_steps(validate_every=1, average_last=0))
+    assert not on.complete, "without patience the same run goes on"
+
+
+def test_best_is_the_highest_bleu_or_the_lowest_loss() -> None:
+    a, b = Scores(1.0, 2.0, 30.0), Scores(1.0, 1.5, 29.0)
+    assert a.better_than(b, "bleu") and not b.better_than(a, "bleu")
+    assert b.better_than(a, "loss") and not a.better_than(b, "loss")
+    assert a.better_than(None, "bleu")
+    assert replace(b, bleu=30.0).better_than(a, "bleu"), "the loss decides between equals"
+    assert not a.better_than(a, "bleu")
+
+
+def test_average_is_the_mean_of_the_snapshots(new_run: Callable[..., Run], tmp_path: Path) -> None:
+    run = new_run(tmp_path, in_steps(checkpoint_every=3, average_last=3), valid=False)
+    outcome = train(run, Silence())
+    assert outcome.chosen == "average" and run.progress.snapshots == [6, 9, 12]
+    kept = sorted(run.directory.checkpoints.glob("step-*"))
+    assert kept == [run.directory.snapshot(step) for step in (6, 9, 12)]
+    parts = [read_tensors(path).tensors for path in kept]
+    final = read_tensors(run.directory.weights).tensors
+    for name, tensor in final.items():
+        mean = torch.stack([part[name] for part in parts]).double().mean(0).float()
+        torch.testing.assert_close(tensor, mean, atol=1e-7, rtol=0)
+    average_weights(run.learner.model, kept[:1])
+    for name, weight in weights_of(run.learner.model).items():
+        assert torch.equal(weight, parts[0][name])
+
+
+def test_the_better_of_best_and_average_becomes_the_model(
+    new_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for average, chosen in ((99.0, "average"), (1.0, "best")):
+        monkeypatch.setattr(
+            "tfm.model.training.selection.validate",
+            lambda *_, bleu=average: Scores(loss=1.0, nats_per_token=1.0, bleu=bleu),
+        )
+        monkeypatch.setattr(
+            "tfm.model.training.loop.validate",
+            lambda learner, *_: Scores(loss=1.0, nats_per_token=1.0, bleu=50.0),
+        )
+        run = new_run(tmp_path / chosen)
+        outcome = train(run, Silence())
+        assert outcome.chosen == chosen
+        final = read_metrics(run.directory)[-1]
+        assert (final["kind"], final["chosen"]) == ("final", chosen)
+        assert final["candidates"]["average"]["bleu"] == average
+        model = new_learner(run.tokenizer).model
+        load_weights(run.directory.weights, model)
+        best = read_tensors(run.directory.best).tensors
+        is_best = all(torch.equal(w, best[name]) for name, w in weights_of(model).items())
+        assert is_best == (chosen == "best")
+
+
+def test_the_directory_is_usable_from_the_first_validation_on(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    with pytest.raises(Interrupted):
+        train(new_run(tmp_path), StopAfter(4))
+    directory = RunDirectory(tmp_path)
+    assert read_tensors(directory.weights).header["step"] == 4
+    assert read_tensors(directory.weights).header["scores"]["bleu"] >= 0
+
+
+def test_more_steps_continue_a_finished_run(new_run: Callable[..., Run], tmp_path: Path) -> None:
+    train(new_run(tmp_path), Silence())
+    run = new_run(tmp_path, in_steps(steps=20))
+    assert not run.complete and run.progress.step == 12
+    train(run, Silence())
+    assert run.progress.step == 20 and run.complete
+
+
+def test_fewer_steps_than_done_end_the_run_where_it_is(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    with pytest.raises(Interrupted):
+        train(new_run(tmp_path), StopAfter(3))
+    run = new_run(tmp_path, in_steps(steps=2))
+    train(run, Silence())
+    assert run.progress.step == 3 and run.complete and run.directory.weights.exists()
+
+
+def test_same_seed_same_run_and_another_seed_another(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    runs = [new_run(tmp_path / str(i), in_steps(seed=seed)) for i, seed in enumerate((1, 1, 2))]
+    for run in runs:
+        torch.manual_seed(run.settings.training.seed)
+        train(run, Silence())
+    losses = [comparable(run.metrics.records) for run in runs]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_bf16_trains_close_to_fp32(tokenizer: Tokenizer, corpus: EncodedCorpus) -> None:
+    batch = make_batch(corpus, np.arange(20))
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        learner = replace(new_learner(tokenizer), dtype=dtype)
+        results.append(train_step(learner, [batch], SETTINGS.training, step=1, learning_rate=1e-3))
+        assert all(p.dtype == torch.float32 for p in learner.model.parameters())
+    assert results[0].nats != results[1].nats
+    assert results[0].nats == pytest.approx(results[1].nats, rel=0.02)
+
+
+# The learning curve
+
+
+def test_learning_curve_is_a_self_contained_svg(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = new_run(tmp_path)
+    train(run, Silence())
+    text = run.directory.curve.read_text("utf-8")
+    root = ElementTree.fromstring(text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert text.count("http") == 1, "nothing but the name space points outside"
+    words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    for label in ("step", "nats per token", "BLEU", "training loss", "validation loss"):
+        assert label in words
+    lines = root.findall("{http://www.w3.org/2000/svg}polyline")
+    assert [line.get("class") for line in lines] == ["line train", "line valid", "line bleu"]
+    for line in lines:
+        for place in (line.get("points") or "").split():
+            x, y = map(float, place.split(","))
+            assert 70 <= x <= 750 and 60 <= y <= 380
+
+
+def test_learning_curve_of_no_records_is_valid_too(tmp_path: Path) -> None:
+    ElementTree.fromstring(learning_curve(Metrics(tmp_path / "none"), "a < b & c"))
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 0), (0, 6000), (1.31, 9.87), (3.2, 3.2), (0, 41.7), (-2, -1), (1e-9, 2e9)]
+)
+def test_ticks_are_round_and_cover_the_values(low: float, high: float) -> None:
+    ticks = round_ticks(low, high)
+    assert 3 <= len(ticks) <= 8
+    assert ticks[0] <= low and ticks[-1] >= high
+    steps = np.diff(ticks)
+    assert np.allclose(steps, steps[0])
+    mantissa = steps[0] / 10 ** math.floor(math.log10(steps[0]) + 1e-9)
+    assert min(abs(mantissa - m) for m in (1, 2, 5, 10)) < 1e-6
