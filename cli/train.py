@@ -1,0 +1,119 @@
+"""`tfm train`: sentence pairs in, a model directory out; the same command again goes on."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfm.cli import console
+from tfm.cli.config import dump_config, load_settings
+from tfm.cli.options import (
+    Attention,
+    Config,
+    Debug,
+    Device,
+    DumpConfig,
+    OutputDirectory,
+    Precision,
+    Seed,
+    Set,
+    Source,
+    Steps,
+    Target,
+    Train,
+    Valid,
+)
+from tfm.cli.progress import TrainingProgress, describe_scores
+
+if TYPE_CHECKING:
+    from tfm.model.training.run import Run
+    from tfm.model.training.selection import Outcome
+
+TokenizerFile = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", metavar="FILE", help="Tokenizer to use; else one is trained."),
+]
+
+
+def train(
+    config: Config = None,
+    set_: Set = None,
+    train: Train = None,
+    valid: Valid = None,
+    tokenizer: TokenizerFile = None,
+    output: OutputDirectory = None,
+    source: Source = None,
+    target: Target = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    attention: Attention = "auto",
+    dump: DumpConfig = False,
+    debug: Debug = False,
+) -> None:
+    """Train a translation model on sentence pairs.
+
+    Repeat the command to continue a run that was stopped; Ctrl-C finishes the step and saves.
+    """
+    settings = load_settings(config, set_, source=source, target=target, steps=steps, seed=seed)
+    if dump:
+        dump_config(settings)
+        return
+    if train is None or output is None:
+        raise typer.BadParameter("needs --train CORPUS and -o DIR")
+    from tfm.model.training.loop import train as run_training
+    from tfm.model.training.material import Order
+    from tfm.model.training.recipe import prepare
+    from tfm.model.training.signals import Interrupted
+
+    order = Order(
+        settings=settings,
+        train=train,
+        valid=valid,
+        directory=output,
+        tokenizer=tokenizer,
+        device=device,
+        precision=precision,
+        attention=attention,
+    )
+    with TrainingProgress() as progress:
+        run = prepare(order, progress)
+        if run.complete:
+            console.note(describe_end(run))
+            return
+        try:
+            outcome = run_training(run, progress)
+        except Interrupted as stop:
+            console.note(f"{stop}; the state is saved: repeat the command to go on")
+            raise KeyboardInterrupt if stop.number == signal.SIGINT else SystemExit(143) from None
+    for line in describe_outcome(run, outcome):
+        console.note(line)
+
+
+def describe_end(run: "Run") -> str:
+    """Say why there is nothing left to do, and how to go on all the same."""
+    step = run.progress.step
+    if run.out_of_patience and step < run.settings.training.steps:
+        patience = run.settings.training.patience
+        return (
+            f"{run.directory.path}: finished at step {step:,}, after {patience} validations "
+            f"without a new best; --set training.patience=0 goes on"
+        )
+    return f"{run.directory.path}: finished, {step:,} steps; a larger --steps goes on"
+
+
+def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:
+    """Yield lines that say what the model directory holds now, and why."""
+    names = {
+        "best": f"the weights of step {run.progress.best_step:,}",
+        "average": f"the mean of the last {len(run.progress.snapshots)} checkpoints",
+        "last": "the last weights",
+    }
+    for name, scores in outcome.scores.items():
+        yield f"{names[name]}: {describe_scores(scores)}"
+    step, patience = run.progress.step, run.settings.training.patience
+    why = f" ({patience} validations without a new best)" if run.out_of_patience else ""
+    yield f"finished at step {step:,}{why}: {run.directory.path} holds {names[outcome.chosen]}"
