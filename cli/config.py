@@ -1,6 +1,15 @@
 """Settings as the command line gives them: a file or preset, then `--set`, then the flags."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfm.cli import console
+from tfm.data.errors import CheckpointError, SettingsError
 from tfm.model.settings import Override, Settings
+
+if TYPE_CHECKING:
+    from tfm.model.translator import Translator
 
 # The flags that are settings, because they change from run to run.
 FLAGS = {
@@ -36,3 +45,39 @@ def load_settings(
 def dump_config(settings: Settings) -> None:
     """Print all settings as the TOML file that gives them (`--dump-config`)."""
     print(settings.to_toml(), end="")
+
+
+def model_config(model: Path) -> str:
+    """Return the settings file of a model directory: what `load_settings` starts from.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    path = model / "config.toml"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{model}: not a model directory: no config.toml; `tfm train -o MODEL` makes one"
+        )
+    return str(path)
+
+
+def load_translator(
+    model: Path, settings: Settings, *, device: str, precision: str, attention: str
+) -> "Translator":
+    """Load a model directory to decode as `settings` say, and note what it runs on.
+
+    Raises:
+        SettingsError: if they differ from the model's in more than decoding and languages.
+        CheckpointError, BackendError: as `Translator.load` does.
+    """
+    from tfm.model.translator import Translator
+
+    translator = Translator.load(model, device=device, precision=precision, attention=attention)
+    own = translator.settings
+    data = replace(settings.data, source=own.data.source, target=own.data.target)
+    if replace(settings, data=data, decoding=own.decoding) != own:
+        raise SettingsError("--set: only [decoding] can be changed once a model is trained")
+    translator.decoding, translator.warn = settings.decoding, console.warn
+    for line in translator.describe():
+        console.note(line)
+    return translator

@@ -1,0 +1,141 @@
+"""`tfm eval`: translate a test set and score it, or score a file of translations."""
+
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tfm.cli import console
+from tfm.cli.config import load_settings, load_translator, model_config
+from tfm.cli.console import log
+from tfm.cli.options import (
+    Attention,
+    Beam,
+    Debug,
+    Device,
+    Json,
+    LengthPenalty,
+    Output,
+    Precision,
+    Set,
+    Source,
+    Target,
+)
+from tfm.data.errors import DataError
+from tfm.data.lines import atomic_writer, read_lines
+
+if TYPE_CHECKING:
+    from tfm.data.corpus import Pair
+    from tfm.data.settings import DataSettings
+    from tfm.model.translator import Translator
+
+Model = Annotated[
+    Path | None,
+    typer.Argument(metavar="MODEL", help="Model directory; not needed with --hypotheses."),
+]
+Test = Annotated[str, typer.Option("--test", metavar="CORPUS", help="Pairs to score on.")]
+Hypotheses = Annotated[
+    str | None,
+    typer.Option(
+        "--hypotheses", metavar="FILE", help="Score this file, a line per pair; - is stdin."
+    ),
+]
+PART = 512  # sentences translated between two steps of the progress bar
+
+
+def evaluate(
+    model: Model = None,
+    *,
+    test: Test,
+    hypotheses: Hypotheses = None,
+    output: Output = None,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
+    source: Source = None,
+    target: Target = None,
+    set_: Set = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    attention: Attention = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Translate a test set and score it with sacrebleu: BLEU, chrF and TER, with signatures.
+
+    Scores are of raw, detokenised text, cased if not said otherwise. -o writes the translations, a
+    line per pair.
+    """
+    from tfm.model.evaluation import looks_tokenized, require_equal_counts, score
+
+    _check_usage(model, hypotheses, output)
+    flags = {"beam": beam, "length_penalty": length_penalty, "source": source, "target": target}
+    settings = load_settings(None if model is None else model_config(model), set_, **flags)
+    pairs = _read_test(test, settings.data)  # whatever is wrong with it shows before decoding
+    conditions: dict[str, Any] = {"test": test}
+    if hypotheses is not None:
+        lines = list(read_lines(hypotheses))
+        require_equal_counts(len(lines), len(pairs), where=hypotheses)
+        conditions["hypotheses"] = hypotheses
+    elif model is not None:
+        machine = {"device": device, "precision": precision, "attention": attention}
+        translator = load_translator(model, settings, **machine)
+        lines = _translate(translator, [pair.source for pair in pairs], output)
+        conditions |= {"model": str(model), "run": translator.describe()}
+        conditions["decoding"] = asdict(settings.decoding)
+    if looks_tokenized(lines):
+        console.warn("the translations look tokenised (` .`), but scores are of raw text only")
+    scores = score(lines, [pair.target for pair in pairs])
+    if as_json:
+        print(json.dumps(conditions | scores.to_json(), ensure_ascii=False))
+    else:
+        print(scores.table())
+
+
+def _check_usage(model: Path | None, hypotheses: str | None, output: Path | None) -> None:
+    if model is None and hypotheses is None:
+        raise typer.BadParameter("give a MODEL to translate with, or --hypotheses FILE to score")
+    if hypotheses is not None and output is not None:
+        raise typer.BadParameter("--output writes translations, but --hypotheses translates none")
+
+
+def _read_test(corpus: str, data: "DataSettings") -> "list[Pair]":
+    from tfm.data.corpus import read_pairs
+
+    pairs = list(read_pairs(corpus, source=data.source, target=data.target, split="test"))
+    if not pairs:
+        raise DataError(f"{corpus}: has no pairs to score")
+    for number, pair in enumerate(pairs, start=1):
+        if pair.source.strip() and not pair.target.strip():
+            raise DataError(
+                f"{corpus}, pair {number}: the reference is blank, so nothing can match it; "
+                "remove the pair or add its translation"
+            )
+    return pairs
+
+
+def _translate(translator: "Translator", sources: Sequence[str], output: Path | None) -> list[str]:
+    """Translate `sources`, which `output` gets as a whole; progress shows on a terminal."""
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    parts = [sources[start : start + PART] for start in range(0, len(sources), PART)]
+    lines: list[str] = []
+    truncated = 0
+    with (
+        nullcontext() if output is None else atomic_writer(output) as file,
+        Progress(*columns, console=log, transient=True, disable=not log.is_terminal) as progress,
+    ):
+        task = progress.add_task("translating", total=len(sources))
+        for translations in translator.stream(parts):
+            lines += [translation.text for translation in translations]
+            truncated += sum(translation.truncated for translation in translations)
+            progress.update(task, completed=len(lines))
+        if file is not None:
+            file.writelines(f"{line}\n" for line in lines)
+    if truncated:
+        console.warn(f"translations cut at the maximum length: {truncated} (decoding.max_length)")
+    return lines
