@@ -62,7 +62,7 @@ def users_environment(users_folder: Path, environment: dict[str, str]) -> dict[s
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tfm.cli "$@"\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     path = os.pathsep.join([str(script.parent), environment["PATH"]])
-    return environment | {"PATH": path, "OMP_NUM_THREADS": "2"}
+    return environment | {"PATH": path}
 
 
 def test_the_tour_runs_as_written(users_folder: Path, users_environment: dict[str, str]) -> None:
