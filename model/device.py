@@ -28,15 +28,19 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def resolve_precision(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of matrix products; `auto` is bf16 on GPUs that have it, fp32 elsewhere.
+def resolve_precision(name: str, device: torch.device, *, training: bool = False) -> torch.dtype:
+    """Return the dtype of matrix products.
+
+    `auto` is bf16 on GPUs that have it, and for training on CPUs with bf16 instructions, where it
+    makes steps up to twice as fast (weights and sums stay fp32); fp32 everywhere else.
 
     Raises:
         BackendError: if the name is unknown or the device cannot compute in it.
     """
     bf16 = device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 0)
     if name == "auto":
-        return torch.bfloat16 if bf16 and device.type == "cuda" else torch.float32
+        fast = bf16 if device.type == "cuda" else training and cpu_multiplies_bf16()
+        return torch.bfloat16 if fast else torch.float32
     if name not in PRECISIONS:
         raise BackendError(f"--precision {name}: unknown; valid: auto, {', '.join(PRECISIONS)}")
     if name == "fp16" and device.type == "cpu":
@@ -45,3 +49,9 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
         gpu = torch.cuda.get_device_name(device)
         raise BackendError(f"--precision bf16: {gpu} has no bf16 arithmetic; use fp16 or fp32")
     return PRECISIONS[name]
+
+
+def cpu_multiplies_bf16() -> bool:
+    """Return whether this CPU has bf16 instructions; without them bf16 is slower than fp32."""
+    features = torch.cpu.get_capabilities()
+    return any(features.get(name) for name in ("avx512_bf16", "amx_bf16"))

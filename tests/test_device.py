@@ -75,6 +75,21 @@ def test_a_precision_that_the_device_has_is_used(gpus, name, device, capability,
 
 
 @pytest.mark.parametrize(
+    "features, dtype",
+    [
+        ({"avx512_f": True, "avx512_bf16": True}, torch.bfloat16),
+        ({"amx_bf16": True}, torch.bfloat16),
+        ({"avx512_f": True, "avx512_bf16": False}, torch.float32),
+        ({}, torch.float32),
+    ],
+)
+def test_auto_trains_in_bf16_on_a_cpu_only_if_it_has_the_instructions(monkeypatch, features, dtype):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    assert resolve_precision("auto", CPU, training=True) is dtype
+    assert resolve_precision("auto", CPU) is torch.float32
+
+
+@pytest.mark.parametrize(
     "name, device, message",
     [
         ("fp16", CPU, "needs a CUDA GPU; use bf16 or fp32 on a CPU"),

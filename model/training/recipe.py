@@ -40,7 +40,7 @@ class Machine:
             BackendError: if one asked for by name cannot run here.
         """
         device = resolve_device(order.device)
-        dtype = resolve_precision(order.precision, device)
+        dtype = resolve_precision(order.precision, device, training=True)
         dropout = order.settings.model.attention_dropout
         plan = resolve(order.attention, device=device, dtype=dtype, dropout=dropout, training=True)
         return cls(device, dtype, plan)
