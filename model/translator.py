@@ -186,7 +186,7 @@ class Translator:
         """Return lines that say where, in which precision and by which attention it runs."""
         weight = self.model.target_embedding.weight
         precision = next(name for name, dtype in PRECISIONS.items() if dtype == weight.dtype)
-        return [f"device: {weight.device}, {precision}", *self.plan.describe().splitlines()]
+        return [f"device: {weight.device}, {precision}", *self.plan.describe()]
 
     def _segment(self, texts: Sequence[str]) -> tuple[list[list[Segment]], list[list[int]]]:
         """Return the parts of each text (none of a blank one, mostly one), and the ids of all."""

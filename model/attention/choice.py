@@ -33,10 +33,12 @@ class AttentionPlan:
     cross: Attend
     reasons: tuple[str, ...] = ("", "", "")
 
-    def describe(self) -> str:
-        """Return three lines that say which kernel each attention uses and why."""
-        lines = (f"{kind} attention: {why}" for kind, why in zip(KINDS, self.reasons, strict=True))
-        return "\n".join(lines)
+    def describe(self) -> list[str]:
+        """Return lines that say which kernel each attention uses and why; one if all agree."""
+        kinds: dict[str, list[str]] = {}
+        for kind, why in zip(KINDS, self.reasons, strict=True):
+            kinds.setdefault(why, []).append(kind)
+        return [f"{' and '.join(names)} attention: {why}" for why, names in kinds.items()]
 
 
 class Run(NamedTuple):

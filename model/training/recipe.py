@@ -50,7 +50,7 @@ class Machine:
         cuda = self.device.type == "cuda"
         name = torch.cuda.get_device_name(self.device) if cuda else self.device.type
         precision = next(key for key, dtype in PRECISIONS.items() if dtype == self.dtype)
-        attention = self.plan.describe().splitlines()
+        attention = self.plan.describe()
         return {"device": name, "precision": precision, "attention": attention}
 
 
