@@ -39,7 +39,8 @@ FILES = ["config.toml", "learning_curve.svg", "metrics.jsonl", "model.safetensor
 
 def command(output: Path, *more: str | Path, train: str | Path = "builtin:200") -> list[str]:
     sets = [word for setting in SIZE for word in ("--set", setting)]
-    arguments = ["train", *sets, "--steps", "20", "--train", train, "-o", output, *more]
+    fixed = ["--steps", "20", "--precision", "fp32"]  # `auto` depends on the machine's CPU
+    arguments = ["train", *sets, *fixed, "--train", train, "-o", output, *more]
     return [str(argument) for argument in arguments]
 
 
