@@ -555,6 +555,21 @@ def test_more_steps_continue_a_finished_run(new_run: Callable[..., Run], tmp_pat
     assert run.progress.step == 20 and run.complete
 
 
+def test_snapshots_of_an_earlier_sitting_are_averaged_only_if_asked_for(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    train(new_run(tmp_path, in_steps(checkpoint_every=3, average_last=3), valid=False), Silence())
+    fewer = new_run(tmp_path, in_steps(checkpoint_every=3, average_last=2, steps=12), valid=False)
+    train(fewer, Silence())
+    assert fewer.progress.snapshots == [9, 12]
+    settings = in_steps(checkpoint_every=3, average_last=0, steps=20)
+    run = new_run(tmp_path, settings, valid=False)
+    assert train(run, Silence()).chosen == "last"
+    assert not list(run.directory.checkpoints.glob("step-*"))
+    final, last = (read_tensors(path).tensors for path in (run.directory.weights, run.directory.last))
+    assert all(torch.equal(weight, last[f"model.{name}"]) for name, weight in final.items())
+
+
 def test_fewer_steps_than_done_end_the_run_where_it_is(
     new_run: Callable[..., Run], tmp_path: Path
 ) -> None:
