@@ -25,6 +25,7 @@ from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import read_tensors
 from tfm.model.training.curve import learning_curve, round_ticks
 from tfm.model.training.directory import RunDirectory
+from tfm.model.training.identity import CorpusRecord
 from tfm.model.training.loop import train
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.objective import DeviceBatch, objective, smoothed_cross_entropy
@@ -553,6 +554,22 @@ def test_more_steps_continue_a_finished_run(new_run: Callable[..., Run], tmp_pat
     assert not run.complete and run.progress.step == 12
     train(run, Silence())
     assert run.progress.step == 20 and run.complete
+
+
+@pytest.mark.parametrize(
+    ("corpus_string", "recorded"),
+    [
+        ("/home/alice/data/train", "train"),
+        ("builtin:200", "builtin:200"),
+        ("hf:user/set:config:train", "hf:user/set:config:train"),
+        ("hf:/home/alice/set::train", "hf:set::train"),
+        ("hf:~/set", "hf:set"),
+    ],
+)
+def test_the_record_of_a_corpus_names_no_place(
+    corpus: EncodedCorpus, corpus_string: str, recorded: str
+) -> None:
+    assert CorpusRecord.of(corpus_string, "0" * 64, corpus).corpus == recorded
 
 
 def test_snapshots_of_an_earlier_sitting_are_averaged_only_if_asked_for(
