@@ -5,14 +5,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
 from tfm.cli import console
-from tfm.cli.config import load_settings
+from tfm.cli.config import load_settings, load_translator, model_config
 from tfm.cli.options import (
     Attention,
     Beam,
@@ -26,7 +26,7 @@ from tfm.cli.options import (
     Precision,
     Set,
 )
-from tfm.data.errors import DataError, SettingsError
+from tfm.data.errors import DataError
 from tfm.data.lines import arriving_lines, atomic_writer, read_lines
 
 if TYPE_CHECKING:
@@ -69,16 +69,10 @@ def translate(
     translation, log_probability, score, tokens, truncated, n_best. A hypothesis of n pieces, end of
     sentence included, scores log P(translation | source) / n^length_penalty.
     """
-    from tfm.model.translator import Translator
-
-    translator = Translator.load(model, device=device, precision=precision, attention=attention)
     flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
-    settings = load_settings(str(model / "config.toml"), set_, **flags)
-    if replace(settings, decoding=translator.decoding) != translator.settings:
-        raise SettingsError("--set: only [decoding] can be changed once a model is trained")
-    translator.decoding, translator.warn = settings.decoding, console.warn
-    for line in translator.describe():
-        console.note(line)
+    settings = load_settings(model_config(model), set_, **flags)
+    machine = {"device": device, "precision": precision, "attention": attention}
+    translator = load_translator(model, settings, **machine)
     with nullcontext(sys.stdout) if output is None else atomic_writer(output) as file:
         batches = _batches(input_, prompt=f"{settings.data.source}> ")
         _run(translator, batches, file, _layout(n_best, scores, as_json), n_best)
