@@ -27,6 +27,7 @@ from tfm.model.training.curve import learning_curve, round_ticks
 from tfm.model.training.directory import RunDirectory
 from tfm.model.training.identity import CorpusRecord
 from tfm.model.training.loop import train
+from tfm.model.training.material import validation_set
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.objective import DeviceBatch, objective, smoothed_cross_entropy
 from tfm.model.training.reporting import Silence, StepReport
@@ -453,6 +454,13 @@ def test_validation_changes_neither_random_numbers_nor_weights(
     assert "rng.torch" in last[0]
     for name in last[0]:
         assert torch.equal(last[0][name], last[1][name]), name
+
+
+def test_blank_and_too_long_pairs_are_not_validated_on(tokenizer: Tokenizer) -> None:
+    good = copy_pairs(3, seed=3)
+    bad = [Pair("", "red"), Pair("red", " "), Pair("red " * 300, "red")]
+    valid = validation_set([*bad, *good], tokenizer, SETTINGS)
+    assert valid.pairs == good and len(valid.corpus) == 3
 
 
 def test_validation_loss_covers_the_whole_corpus_and_ignores_batching(
