@@ -591,7 +591,9 @@ def test_snapshots_of_an_earlier_sitting_are_averaged_only_if_asked_for(
     run = new_run(tmp_path, settings, valid=False)
     assert train(run, Silence()).chosen == "last"
     assert not list(run.directory.checkpoints.glob("step-*"))
-    final, last = (read_tensors(path).tensors for path in (run.directory.weights, run.directory.last))
+    final, last = (
+        read_tensors(path).tensors for path in (run.directory.weights, run.directory.last)
+    )
     assert all(torch.equal(weight, last[f"model.{name}"]) for name, weight in final.items())
 
 
