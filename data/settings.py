@@ -103,8 +103,9 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and abs(value) <= sys.float_info.max  # neither infinite nor NaN
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        return abs(value) <= sys.float_info.max  # neither infinite nor NaN
     return isinstance(value, hint)
 
 

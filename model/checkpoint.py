@@ -139,8 +139,8 @@ def _require_model_directory(directory: Path) -> None:
     missing += [] if any(path.is_file() for path in tokenizers) else [TOKENIZER]
     if missing == [WEIGHTS] and (directory / "checkpoints").is_dir():
         raise CheckpointError(
-            f"{directory}: no {WEIGHTS} yet; training writes it at its first validation, or without a "
-            "validation corpus at its first checkpoint"
+            f"{directory}: no {WEIGHTS} yet; training writes it at its first validation, or at its "
+            "first checkpoint where there is no validation corpus"
         )
     if missing:
         raise CheckpointError(

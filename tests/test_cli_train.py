@@ -246,6 +246,20 @@ def test_foreign_directories_and_files_are_left_alone(
     assert "no checkpoints/last.safetensors" in line
 
 
+def test_a_place_without_the_right_to_write_is_found_before_any_work(
+    prefix: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The right itself is simulated: tests may run as root, who may write anywhere."""
+    asked = []
+    monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path))
+    line = error_of(capsys, command(tmp_path / "new" / "run", train=prefix))
+    assert f"{tmp_path}: no right to write there; choose another -o" in line
+    assert asked == [tmp_path] and not (tmp_path / "new").exists()
+
+
 def test_an_empty_directory_will_do(prefix: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert main(command(tmp_path / "empty", "--steps", "1", train=prefix)) == 0
