@@ -257,7 +257,7 @@ def test_a_place_without_the_right_to_write_is_found_before_any_work(
     monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path))
     line = error_of(capsys, command(tmp_path / "new" / "run", train=prefix))
     assert f"{tmp_path}: no right to write there; choose another -o" in line
-    assert asked == [tmp_path] and not (tmp_path / "new").exists()
+    assert tmp_path in asked and not (tmp_path / "new").exists()
 
 
 def test_an_empty_directory_will_do(prefix: Path, tmp_path: Path) -> None:
