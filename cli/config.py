@@ -54,6 +54,10 @@ def model_config(model: Path) -> str:
         CheckpointError: if there is none.
     """
     path = model / "config.toml"
+    if not model.exists():
+        raise CheckpointError(
+            f"{model}: no such directory; MODEL is what `tfm train -o MODEL` makes"
+        )
     if not path.is_file():
         raise CheckpointError(
             f"{model}: not a model directory: no config.toml; `tfm train -o MODEL` makes one"
@@ -74,6 +78,11 @@ def load_translator(
 
     translator = Translator.load(model, device=device, precision=precision, attention=attention)
     own = translator.settings
+    if (settings.data.target, settings.data.source) == (own.data.source, own.data.target):
+        raise SettingsError(
+            f"--source, --target: {model} translates {own.data.source} to {own.data.target}, "
+            "not the other way round"
+        )
     data = replace(settings.data, source=own.data.source, target=own.data.target)
     if replace(settings, data=data, decoding=own.decoding) != own:
         raise SettingsError("--set: only [decoding] can be changed once a model is trained")

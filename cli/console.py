@@ -5,12 +5,23 @@ printed without escaping. Under NO_COLOR, in CI and without a terminal it is pla
 """
 
 import os
+import sys
 
 from rich.console import Console
 
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
-log = Console(
+
+class Log(Console):
+    """A console whose reader may leave: the work goes on in silence."""
+
+    def on_broken_pipe(self) -> None:
+        """Say no more. rich would end the process: `tfm train 2>&1 | head` would end the run."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+log = Log(
     stderr=True,
     markup=False,
     emoji=False,

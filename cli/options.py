@@ -53,9 +53,6 @@ Train = Annotated[str | None, typer.Option("--train", metavar="CORPUS", help="Pa
 Valid = Annotated[
     str | None, typer.Option("--valid", metavar="CORPUS", help="Pairs that choose the best model.")
 ]
-Test = Annotated[
-    str | None, typer.Option("--test", metavar="CORPUS", help="Pairs to translate and score.")
-]
 Source = Annotated[
     str | None, typer.Option("--source", metavar="LANG", help="Source language (data.source).")
 ]

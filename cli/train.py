@@ -56,6 +56,10 @@ def train(
 ) -> None:
     """Train a translation model on sentence pairs.
 
+    A CORPUS is PREFIX for two files, PREFIX.en and PREFIX.de (also .gz, .xz, .zst); or a file
+    .tsv, .csv, .jsonl or .parquet with columns en and de; or hf:NAME[:CONFIG[:SPLIT]]; or
+    builtin[:N]. en and de are --source and --target.
+
     Repeat the command to continue a run that was stopped; Ctrl-C finishes the step and saves.
     """
     settings = load_settings(config, set_, source=source, target=target, steps=steps, seed=seed)

@@ -71,9 +71,8 @@ def translate(
     """
     flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
     settings = load_settings(model_config(model), set_, **flags)
-    translator = load_translator(
-        model, settings, device=device, precision=precision, attention=attention
-    )
+    machine = {"device": device, "precision": precision, "attention": attention}
+    translator = load_translator(model, settings, **machine)
     with nullcontext(sys.stdout) if output is None else atomic_writer(output) as file:
         batches = _batches(input_, prompt=f"{settings.data.source}> ")
         _run(translator, batches, file, _layout(n_best, scores, as_json), n_best)

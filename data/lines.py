@@ -20,6 +20,7 @@ from tfm.data.errors import DataError
 
 CHUNK = 1 << 16  # bytes asked for at a time: what a Linux pipe holds
 COMPRESSED = (".gz", ".xz", ".zst")  # suffixes that are decompressed
+TEMPORARY = ".tfm-*.tmp"  # names of files that `atomic_writer` has not finished, or a kill has left
 _BOM = b"\xef\xbb\xbf"  # the byte order mark U+FEFF
 
 
@@ -168,7 +169,8 @@ def atomic_writer(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     if path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "not a regular file"
         raise DataError(f"{path}: cannot be written: it is {kind}; choose another output")
-    temporary = path.with_name(f".tfm-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    unique = f"{os.getpid()}-{secrets.token_hex(4)}"
+    temporary = path.with_name(TEMPORARY.replace("*", unique))
     try:
         with _create(temporary, binary) as file:
             yield file

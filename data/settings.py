@@ -6,6 +6,7 @@ the file, the key and the nearest valid key; ranges are checked by each section'
 
 import difflib
 import json
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -102,7 +103,9 @@ def _fits(value: object, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        return abs(value) <= sys.float_info.max  # neither infinite nor NaN
     return isinstance(value, hint)
 
 

@@ -58,6 +58,7 @@ class Tokenizer:
         self.target_size = len(self.target)
         # A translation is one line: search never chooses a target id whose text has LF or CR.
         self.line_break_ids = self.target.containing(b"\n\r")
+        self.forbidden_ids = self.line_break_ids | {PAD, UNK, BOS}
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from tfm.data.errors import CheckpointError
 from tfm.data.tokenizer import Tokenizer
-from tfm.model.settings import Settings
+from tfm.model.settings import ModelSettings, Settings
 from tfm.model.tensor_file import read_tensors, write_tensors
 from tfm.model.transformer import Transformer
 
@@ -108,7 +108,8 @@ def fill_weights(
     Raises:
         CheckpointError: if one is missing, unknown or of another shape; `path` is named.
     """
-    expected, found = architecture(model), header.get("model", {})
+    # A key younger than the file had its default when the weights were trained.
+    expected, found = architecture(model), asdict(ModelSettings()) | header.get("model", {})
     for key, value in expected.items():
         if found.get(key) != value:
             raise CheckpointError(
@@ -138,7 +139,8 @@ def _require_model_directory(directory: Path) -> None:
     missing += [] if any(path.is_file() for path in tokenizers) else [TOKENIZER]
     if missing == [WEIGHTS] and (directory / "checkpoints").is_dir():
         raise CheckpointError(
-            f"{directory}: no {WEIGHTS} yet; training writes it at its first validation"
+            f"{directory}: no {WEIGHTS} yet; training writes it at its first validation, or at its "
+            "first checkpoint where there is no validation corpus"
         )
     if missing:
         raise CheckpointError(

@@ -99,6 +99,7 @@ class TrainingSettings:
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         for key in ("weight_decay", "clip"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
+        require(self.seed < 2**63, "seed", self.seed, "must be below 2^63")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
         for key in ("label_smoothing", "beta1", "beta2"):
             require(
@@ -173,14 +174,16 @@ class Settings:
                     f"{where}: `{name}` must be a section, but is {as_written(table)}."
                 )
         merged: dict[str, dict[str, Any]] = {name: dict(tables.get(name, {})) for name in SECTIONS}
+        merged["model"] = _expand_size(merged["model"], f"{where}: [model]")
         origins: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
         for item in overrides:
             override = Override.parse(item) if isinstance(item, str) else item
             _check_section(override.section, override.origin)
-            merged[override.section][override.key] = override.value
-            origins[override.section][override.key] = override.origin
-        size_place = origins["model"].get("size", f"{where}: [model]")
-        merged["model"] = _expand_size(merged["model"], size_place)
+            values = {override.key: override.value}
+            if override.section == "model":  # a size replaces the numbers that stand in the file
+                values = _expand_size(values, override.origin)
+            merged[override.section] |= values
+            origins[override.section] |= dict.fromkeys(values, override.origin)
         return cls(
             **{
                 name: read_section(type_, merged[name], f"{where}: [{name}]", origins[name])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tfm.data.segments import Segment, join_segments, split_line
-from tfm.data.tokenizer import BOS, EOS, PAD, UNK
+from tfm.data.tokenizer import EOS
 from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.checkpoint import LoadedModel, load_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
@@ -68,7 +68,7 @@ class Translator:
         self.decoding = self.settings.decoding
         self.warn: Callable[[str], None] = warnings.warn
         self._warned = False
-        self._forbidden = {PAD, UNK, BOS, *self.tokenizer.line_break_ids}
+        self._forbidden = self.tokenizer.forbidden_ids
         self.model.use_attention(plan)
 
     @classmethod
@@ -85,7 +85,7 @@ class Translator:
         Args:
             device: auto, cpu, cuda or cuda:N.
             precision: auto, fp32, bf16 or fp16: of the weights and of all but sums and softmax.
-            attention: auto, or a backend by name; see `tfm.model.attention`.
+            attention: auto, or a backend by name; see `tfm.model.attention.choice`.
 
         Raises:
             CheckpointError: for a directory that is no model's, or is damaged.
@@ -135,9 +135,12 @@ class Translator:
             beam, length_penalty, max_length: in place of those of `self.decoding`.
 
         Raises:
+            TypeError: for one string, whose characters would be taken for texts.
             SettingsError: for an option out of range.
             CheckpointError: if the model computes something that is not a number.
         """
+        if isinstance(texts, str):
+            raise TypeError("`texts` must be a list of strings, not one: translate([text])")
         options: dict[str, Any] = {
             "beam": beam,
             "length_penalty": length_penalty,

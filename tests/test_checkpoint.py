@@ -210,6 +210,19 @@ def test_weights_of_another_architecture_are_refused(directory: Path, tokenizer:
         load_weights(directory / "model.safetensors", build_model(wider, tokenizer))
 
 
+def test_weights_older_than_a_model_setting_have_its_default(directory: Path) -> None:
+    """Or each new key of [model] would shut out every directory written before it."""
+    path = directory / "model.safetensors"
+    stored = read_tensors(path)
+    del stored.header["model"]["activation"]
+    write_tensors(path, stored.tensors, stored.header)
+    load_model(directory)
+    other = replace(SETTINGS, model=replace(SETTINGS.model, activation="gelu"))
+    (directory / "config.toml").write_text(other.to_toml())
+    with pytest.raises(CheckpointError, match="activation = 'relu'.*'gelu'"):
+        load_model(directory)
+
+
 def test_dropout_is_no_part_of_the_architecture(directory: Path) -> None:
     other = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.5))
     (directory / "config.toml").write_text(other.to_toml())

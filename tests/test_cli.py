@@ -47,6 +47,10 @@ def act(what: Annotated[str, typer.Argument()], debug: Debug = False) -> None:
         case "say":
             note("[bold]" + 300 * "x" + " :smile:")
             warn("look at [3]:\\nnow")
+        case "chatter":
+            for number in range(20_000):
+                note(f"{number}")
+            print("done")
         case "flood":
             for number in range(100_000):
                 print(number)
@@ -166,6 +170,20 @@ def test_a_closed_pipe_ends_quietly(environment: dict[str, str]) -> None:
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait(timeout=20) == 141
+
+
+def test_work_goes_on_when_nobody_reads_what_it_says(environment: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ACT, "act", "chatter"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stderr.readline() == b"0\n"
+    process.stderr.close()
+    assert process.stdout.read() == b"done\n"
+    assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

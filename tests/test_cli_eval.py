@@ -99,6 +99,14 @@ def test_the_other_direction_swaps_the_sides(tfm_eval: Tfm, tiny_corpus: str) ->
     assert code == 0 and out.splitlines()[-1] == "BLEU = 100.0"
 
 
+def test_a_model_is_not_asked_to_translate_backwards(
+    tfm_eval: Tfm, tiny_model: Path, tiny_corpus: str
+) -> None:
+    flags = ["--source", "de", "--target", "en", "--device", "cpu"]
+    result = tfm_eval(tiny_model, "--test", tiny_corpus, *flags)
+    refused(result, "translates en to de", "not the other way round")
+
+
 def refused(result: tuple[int, str, str], *parts: str) -> None:
     code, out, err = result
     assert code == 1 and out == ""

@@ -39,7 +39,8 @@ FILES = ["config.toml", "learning_curve.svg", "metrics.jsonl", "model.safetensor
 
 def command(output: Path, *more: str | Path, train: str | Path = "builtin:200") -> list[str]:
     sets = [word for setting in SIZE for word in ("--set", setting)]
-    arguments = ["train", *sets, "--steps", "20", "--train", train, "-o", output, *more]
+    fixed = ["--steps", "20", "--precision", "fp32"]  # `auto` depends on the machine's CPU
+    arguments = ["train", *sets, *fixed, "--train", train, "-o", output, *more]
     return [str(argument) for argument in arguments]
 
 
@@ -243,6 +244,20 @@ def test_foreign_directories_and_files_are_left_alone(
     shutil.copytree(finished, model, ignore=shutil.ignore_patterns("checkpoints"))
     line = error_of(capsys, command(model, "--valid", "builtin:10"))
     assert "no checkpoints/last.safetensors" in line
+
+
+def test_a_place_without_the_right_to_write_is_found_before_any_work(
+    prefix: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The right itself is simulated: tests may run as root, who may write anywhere."""
+    asked = []
+    monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path))
+    line = error_of(capsys, command(tmp_path / "new" / "run", train=prefix))
+    assert f"{tmp_path}: no right to write there; choose another -o" in line
+    assert tmp_path in asked and not (tmp_path / "new").exists()
 
 
 def test_an_empty_directory_will_do(prefix: Path, tmp_path: Path) -> None:

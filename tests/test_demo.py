@@ -3,6 +3,7 @@
 import importlib
 import re
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,11 @@ def test_the_demo_does_every_step_and_ends_with_its_bleu(
         asked.update(arguments)
         shutil.copytree(tiny_model_directory, output)
 
+    def connect(*_: object) -> None:
+        raise AssertionError("the demo went to the network")
+
     monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr(socket.socket, "connect", connect)
     directory = tmp_path / "demo"
     module.demo(directory)
 

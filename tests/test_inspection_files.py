@@ -198,6 +198,7 @@ def test_a_report_replaces_an_older_one_whole(report: AttentionReport, tmp_path:
     directory = tmp_path / "a" / "report"
     first = write_report(report, directory)
     assert sorted(directory.iterdir()) == sorted(first) and len(first) == 6
+    (directory / ".tfm-1-0.tmp").write_bytes(b"what a kill in the midst of writing leaves")
     second = write_report(report, directory, formats=["json"])
     assert sorted(directory.iterdir()) == sorted(second) == [directory / "attention.json"]
 

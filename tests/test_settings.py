@@ -74,7 +74,10 @@ def test_a_refusal_names_file_key_and_remedy(tmp_path: Path, text: str, parts: l
         ("training.step=3", "did you mean `steps`?"),
         ("training.steps=many", 'must be a whole number, but is "many"'),
         ("training.steps=-1", "must be at least 1, but is -1"),
-        ("training.learning_rate=nan", "must be above 0"),
+        ("training.learning_rate=nan", "must be a number, but is NaN"),
+        ("training.learning_rate=0", "must be above 0"),
+        ("decoding.max_length_ratio=inf", "must be a number, but is Infinity"),
+        ("training.seed=9223372036854775808", "must be below 2^63"),
         ("model.size=enormous", "must be one of"),
     ],
 )
@@ -112,6 +115,12 @@ def test_a_file_states_only_what_differs(tmp_path: Path) -> None:
 def test_a_size_stands_for_its_numbers_and_keys_beside_it_win(tmp_path: Path, size: str) -> None:
     model = Settings.read(write(tmp_path, f'[model]\nsize = "{size}"\ndropout = 0.25\n')).model
     assert model == ModelSettings(**(SIZES[size] | {"dropout": 0.25}))
+
+
+def test_a_size_on_the_command_line_wins_over_the_numbers_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "[model]\nd_model = 512\nheads = 8\nnorm = 'post'\n")
+    model = Settings.read(path, ["model.size=tiny", "model.d_ff=300"]).model
+    assert model == ModelSettings(**(SIZES["tiny"] | {"norm": "post", "d_ff": 300}))
 
 
 @pytest.mark.parametrize(

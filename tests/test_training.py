@@ -25,7 +25,9 @@ from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import read_tensors
 from tfm.model.training.curve import learning_curve, round_ticks
 from tfm.model.training.directory import RunDirectory
+from tfm.model.training.identity import CorpusRecord
 from tfm.model.training.loop import train
+from tfm.model.training.material import validation_set
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.objective import DeviceBatch, objective, smoothed_cross_entropy
 from tfm.model.training.reporting import Silence, StepReport
@@ -454,6 +456,13 @@ def test_validation_changes_neither_random_numbers_nor_weights(
         assert torch.equal(last[0][name], last[1][name]), name
 
 
+def test_blank_and_too_long_pairs_are_not_validated_on(tokenizer: Tokenizer) -> None:
+    good = copy_pairs(3, seed=3)
+    bad = [Pair("", "red"), Pair("red", " "), Pair("red " * 300, "red")]
+    valid = validation_set([*bad, *good], tokenizer, SETTINGS)
+    assert valid.pairs == good and len(valid.corpus) == 3
+
+
 def test_validation_loss_covers_the_whole_corpus_and_ignores_batching(
     new_run: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -553,6 +562,39 @@ def test_more_steps_continue_a_finished_run(new_run: Callable[..., Run], tmp_pat
     assert not run.complete and run.progress.step == 12
     train(run, Silence())
     assert run.progress.step == 20 and run.complete
+
+
+@pytest.mark.parametrize(
+    ("corpus_string", "recorded"),
+    [
+        ("/home/alice/data/train", "train"),
+        ("builtin:200", "builtin:200"),
+        ("hf:user/set:config:train", "hf:user/set:config:train"),
+        ("hf:/home/alice/set::train", "hf:set::train"),
+        ("hf:~/set", "hf:set"),
+    ],
+)
+def test_the_record_of_a_corpus_names_no_place(
+    corpus: EncodedCorpus, corpus_string: str, recorded: str
+) -> None:
+    assert CorpusRecord.of(corpus_string, "0" * 64, corpus).corpus == recorded
+
+
+def test_snapshots_of_an_earlier_sitting_are_averaged_only_if_asked_for(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    train(new_run(tmp_path, in_steps(checkpoint_every=3, average_last=3), valid=False), Silence())
+    fewer = new_run(tmp_path, in_steps(checkpoint_every=3, average_last=2, steps=12), valid=False)
+    train(fewer, Silence())
+    assert fewer.progress.snapshots == [9, 12]
+    settings = in_steps(checkpoint_every=3, average_last=0, steps=20)
+    run = new_run(tmp_path, settings, valid=False)
+    assert train(run, Silence()).chosen == "last"
+    assert not list(run.directory.checkpoints.glob("step-*"))
+    final, last = (
+        read_tensors(path).tensors for path in (run.directory.weights, run.directory.last)
+    )
+    assert all(torch.equal(weight, last[f"model.{name}"]) for name, weight in final.items())
 
 
 def test_fewer_steps_than_done_end_the_run_where_it_is(

@@ -119,6 +119,11 @@ def test_a_text_longer_than_the_model_knows_is_translated_in_parts(
     )
 
 
+def test_one_string_is_no_list_of_texts(translator: Translator) -> None:
+    with pytest.raises(TypeError, match=r"translate\(\[text\]\)"):
+        translator.translate("A dog runs.")
+
+
 def test_a_stream_is_translated_as_it_comes(translator: Translator) -> None:
     asked: list[int] = []
 

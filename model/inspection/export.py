@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tfm.data.errors import UserError
-from tfm.data.lines import atomic_writer, reason
+from tfm.data.lines import TEMPORARY, atomic_writer, reason
 from tfm.model.inspection.capture import Floats
 from tfm.model.inspection.grid import grid
 from tfm.model.inspection.heatmap import heatmap
@@ -174,6 +174,8 @@ def _known_names() -> set[str]:
 def _prepare(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        for leftover in directory.glob(TEMPORARY):  # of a kill in the midst of writing
+            leftover.unlink(missing_ok=True)
         foreign = sorted({path.name for path in directory.iterdir()} - _known_names())
     except OSError as error:
         raise UserError(

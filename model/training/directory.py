@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfm.data.errors import CheckpointError
+from tfm.data.lines import TEMPORARY
 from tfm.model.checkpoint import CONFIG, TOKENIZER, WEIGHTS
-
-TEMPORARY = ".tfm-*.tmp"  # as atomic_writer names files that it has not finished
 
 
 @dataclass(frozen=True)

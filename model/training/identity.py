@@ -41,8 +41,16 @@ class CorpusRecord:
     @classmethod
     def of(cls, corpus: str, fingerprint: str, encoded: EncodedCorpus) -> "CorpusRecord":
         """Describe the corpus called `corpus`."""
-        name = corpus if corpus.startswith(("hf:", "builtin")) else Path(corpus).name
-        return cls(name, fingerprint, len(encoded), dict(encoded.dropped))
+        return cls(_without_place(corpus), fingerprint, len(encoded), dict(encoded.dropped))
+
+
+def _without_place(corpus: str) -> str:
+    """Return a corpus string whose path, if it has one, is cut to the last part."""
+    if not corpus.startswith("hf:"):
+        return Path(corpus).name
+    kind, name, *rest = corpus.split(":")
+    local = name.startswith((".", "/", "~"))  # and not the name of a data set, as in user/name
+    return ":".join([kind, Path(name).name if local else name, *rest])
 
 
 def identify(

@@ -94,7 +94,10 @@ def naming(corpus: str) -> Iterator[None]:
 
 
 def validation_set(pairs: list[Pair], tokenizer: Tokenizer, settings: Settings) -> ValidationSet:
-    """Encode all pairs for the loss, and keep the first ones that are not blank for BLEU.
+    """Encode all pairs for the loss, and keep the first ones for BLEU.
+
+    Blank pairs are in neither, nor are those that the loss leaves out as too long: translating a
+    line of many thousand pieces at once could take all memory in the midst of a run.
 
     Raises:
         SettingsError: if BLEU is to choose the best model, but no sentence is to be translated.
@@ -105,7 +108,10 @@ def validation_set(pairs: list[Pair], tokenizer: Tokenizer, settings: Settings) 
             "[training]: `validate_sentences` is 0, so `metric` must be 'loss', but is 'bleu'."
         )
     filled = [pair for pair in pairs if pair.source.strip() and pair.target.strip()]
-    return ValidationSet(encode_corpus(pairs, tokenizer, settings.data), filled[:count])
+    sources = tokenizer.encode_source_batch([pair.source for pair in filled])
+    limit = settings.data.max_length
+    short = [pair for pair, ids in zip(filled, sources, strict=True) if len(ids) <= limit]
+    return ValidationSet(encode_corpus(pairs, tokenizer, settings.data), short[:count])
 
 
 def describe_material(material: Material, settings: Settings) -> Iterator[str]:

@@ -79,15 +79,20 @@ class Run:
     def checkpoint(self) -> None:
         """Save the state, and the weights as one of the snapshots to be averaged."""
         model, progress = self.learner.model, self.progress
-        count = self.settings.training.average_last
-        if count:
+        if self.settings.training.average_last:
             save_weights(self.directory.snapshot(progress.step), model, self.about_weights())
-            progress.snapshots = [*progress.snapshots, progress.step][-count:]
+            progress.snapshots = [*progress.snapshots, progress.step]
+        self.trim_snapshots()
         if self.valid is None:
             save_weights(self.directory.weights, model, self.about_weights())
             self.draw()
         self.save()
         self.directory.drop_snapshots(keep=progress.snapshots)
+
+    def trim_snapshots(self) -> None:
+        """Count the last `average_last` snapshots only, which an earlier sitting may have set."""
+        count = self.settings.training.average_last
+        self.progress.snapshots = self.progress.snapshots[-count:] if count else []
 
     def draw(self) -> None:
         """Refresh the learning curve."""

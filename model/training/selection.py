@@ -30,6 +30,7 @@ def finish(run: Run) -> Outcome:
     progress, model = run.progress, run.learner.model
     if run.settings.training.average_last and progress.step not in progress.snapshots:
         run.checkpoint()  # patience ended the run between two checkpoints
+    run.trim_snapshots()
     trained = {name: weight.clone() for name, weight in weights_of(model).items()}
     outcome = choose(run)
     chosen_scores = outcome.scores.get(outcome.chosen)
@@ -41,6 +42,7 @@ def finish(run: Run) -> Outcome:
         weight.copy_(trained[name])  # training would go on from these, whatever was chosen
     progress.finished = True
     run.save()
+    run.directory.drop_snapshots(keep=progress.snapshots)
     return outcome
 
 

@@ -1,14 +1,14 @@
-"""Measuring a model while it trains: loss on all validation pairs, BLEU of real translations."""
+"""Measuring a model while it trains: loss on validation pairs, BLEU of real translations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from sacrebleu.metrics.bleu import BLEU
 
 from tfm.data.batching import EncodedCorpus, epoch_batches, make_batch
 from tfm.data.corpus import Pair
-from tfm.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from tfm.data.tokenizer import EOS, Tokenizer
+from tfm.model.evaluation import METRICS
 from tfm.model.search import beam_search
 from tfm.model.settings import DecodingSettings, Settings
 from tfm.model.training.objective import DeviceBatch, objective
@@ -20,7 +20,7 @@ class ValidationSet:
     """The validation corpus, as ids for the loss and as raw text for BLEU."""
 
     corpus: EncodedCorpus
-    pairs: Sequence[Pair]  # those that are translated; blank sources excluded
+    pairs: Sequence[Pair]  # those that are translated; none is blank or too long
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def validation_bleu(
         learner.model,
         sources,
         replace(settings, beam=1),
-        forbidden={PAD, UNK, BOS, *tokenizer.line_break_ids},
+        forbidden=tokenizer.forbidden_ids,
     )
     texts = [tokenizer.decode_target(best.tokens) for [best] in found]
-    return float(BLEU().corpus_score(texts, [[p.target for p in pairs]]).score)
+    return float(METRICS["bleu"].corpus_score(texts, [[p.target for p in pairs]]).score)
