@@ -13,20 +13,22 @@ A beam of 1 is greedy search: the best id at every step, up to the first EOS. (I
 hypothesis for the length penalty to weigh against.)
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.tokenizer import BOS, PAD
-from tfm.model.attention.padding import Padding
 from tfm.model.beams import Beams, Extensions, Hypothesis, Shortlist, best_extensions, extend
-from tfm.model.cache import DecoderCache
+from tfm.model.scorer import NetworkScorer, Scorer, log_softmax, pad
 from tfm.model.settings import DecodingSettings
 from tfm.model.transformer import Transformer
 
-__all__ = ["Hypothesis", "batches_by_length", "beam_search", "force_score"]
+__all__ = ["Hypothesis", "batches_by_length", "beam_search", "force_score", "search"]
+
+Start = Callable[[Sequence[Sequence[int]]], Scorer]  # the sources of one batch to its scorer
+Processor = Callable[[Tensor, Beams], Tensor]  # log P of each next id, B N V, to what counts
 
 
 def beam_search(
@@ -52,16 +54,39 @@ def beam_search(
         SettingsError: if `n_best` is above `settings.beam`.
         CheckpointError: if the model computes something that is not a number.
     """
+    assert not model.training, "dropout would make search random"
+    return search(
+        lambda batch: NetworkScorer(model, batch),
+        sources,
+        settings,
+        processors=[forbid(forbidden, model.target_embedding.weight.device)],
+        n_best=n_best,
+    )
+
+
+def search(
+    start: Start,
+    sources: Sequence[Sequence[int]],
+    settings: DecodingSettings,
+    *,
+    processors: Sequence[Processor] = (),
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """Do what `beam_search` does with the scorers that `start` makes, one for each batch.
+
+    `processors` see the log probabilities of the next ids in turn, before the best are chosen.
+    What they return is what hypotheses are ranked and scored by; -inf rules an id out.
+    """
     if not 1 <= n_best <= settings.beam:
         raise SettingsError(
             f"`n_best` must be at least 1 and at most `beam` ({settings.beam}), but is {n_best}."
         )
-    assert not model.training, "dropout would make search random"
     results: list[list[Hypothesis]] = [[] for _ in sources]
     budget = settings.batch_tokens // settings.beam
     with torch.inference_mode():
         for batch in batches_by_length([len(source) for source in sources], budget):
-            found = _search_batch(model, [sources[i] for i in batch], settings, forbidden, n_best)
+            chosen = [sources[i] for i in batch]
+            found = _search_batch(start(chosen), chosen, settings, processors, n_best)
             for i, hypotheses in zip(batch, found, strict=True):
                 results[i] = hypotheses
     return results
@@ -109,27 +134,25 @@ def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def _search_batch(
-    model: Transformer,
+    scorer: Scorer,
     sources: Sequence[Sequence[int]],
     settings: DecodingSettings,
-    forbidden: Collection[int],
+    processors: Sequence[Processor],
     n_best: int,
 ) -> list[list[Hypothesis]]:
     """Search all sources side by side: the order of events of every step."""
-    source_ids, source = _pad(model, sources)
-    device = source_ids.device
-    banned = torch.tensor(sorted(forbidden), dtype=torch.int64, device=device)
-    cache = model.start(model.encode(source_ids, source), source)
-    beams = Beams.start([settings.longest(len(ids) - 1) for ids in sources], device)
+    beams = Beams.start([settings.longest(len(ids) - 1) for ids in sources], scorer.device)
     shortlist = Shortlist(
         len(sources),
         beam=settings.beam,
         length_penalty=settings.length_penalty,
         n_best=n_best,
-        device=device,
+        device=scorer.device,
     )
     while len(beams.sentences):
-        next_ids = _next_log_probabilities(model, beams, cache).index_fill_(2, banned, -torch.inf)
+        next_ids = scorer.log_probabilities(beams)
+        for process in processors:
+            next_ids = process(next_ids, beams)
         best = best_extensions(beams.log_probability, next_ids, 2 * settings.beam)
         _require_numbers(best)
         shortlist.add_finished(beams, best)
@@ -141,16 +164,16 @@ def _search_batch(
         if leaving.any():
             staying = (~leaving).nonzero().squeeze(1)
             beams = beams.select(staying)
-            cache.keep(staying)
+            scorer.keep(staying)
         if settings.beam > 1 or leaving.any():  # else every row goes on in its place
-            cache.reorder(beams.rows.flatten())
+            scorer.reorder(beams.rows.flatten())
     return shortlist.kept
 
 
-def _next_log_probabilities(model: Transformer, beams: Beams, cache: DecoderCache) -> Tensor:
-    """Return log P of each id after each live hypothesis, B N V."""
-    logits = model.project(model.step(beams.tokens[:, :, -1].flatten(), cache))  # R V
-    return _log_softmax(logits).view(*beams.log_probability.shape, -1)
+def forbid(ids: Collection[int], device: torch.device) -> Processor:
+    """Return the processor that rules out `ids`; the probabilities of the others stay."""
+    banned = torch.tensor(sorted(ids), dtype=torch.int64, device=device)
+    return lambda next_ids, _: next_ids.index_fill(2, banned, -torch.inf)
 
 
 def _require_numbers(best: Extensions) -> None:
@@ -166,20 +189,9 @@ def _force_batch(
     model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
 ) -> Tensor:
     """Return log P of every target id by teacher forcing, B T; under padding, anything."""
-    source_ids, source = _pad(model, sources)
-    target_in, target = _pad(model, [[BOS, *ids[:-1]] for ids in targets])
-    target_out, _ = _pad(model, [ids or [PAD] for ids in targets])
-    logits = model(source_ids, target_in, source=source, target=target)
-    return _log_softmax(logits).gather(2, target_out[..., None]).squeeze(2)
-
-
-def _log_softmax(logits: Tensor) -> Tensor:
-    """Return log-softmax over the last axis, in fp32 for half-precision logits too."""
-    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-
-
-def _pad(model: Transformer, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Padding]:
     device = model.target_embedding.weight.device
-    padding = Padding.from_lengths([len(ids) for ids in sequences], device=device)
-    rows = [[*ids, *[PAD] * (padding.longest - len(ids))] for ids in sequences]
-    return torch.tensor(rows, device=device), padding
+    source_ids, source = pad(sources, device)
+    target_in, target = pad([[BOS, *ids[:-1]] for ids in targets], device)
+    target_out, _ = pad([ids or [PAD] for ids in targets], device)
+    logits = model(source_ids, target_in, source=source, target=target)
+    return log_softmax(logits).gather(2, target_out[..., None]).squeeze(2)

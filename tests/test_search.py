@@ -1,8 +1,9 @@
 """Search is right (promise 5) and blind to the batch (promise 4), on random tiny networks."""
 
 import itertools
+import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 import torch
@@ -12,8 +13,16 @@ from hypothesis import strategies as st
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model.attention.padding import Padding
-from tfm.model.beams import stable_topk
-from tfm.model.search import Hypothesis, batches_by_length, beam_search, force_score
+from tfm.model.beams import Beams, stable_topk
+from tfm.model.scorer import NetworkScorer
+from tfm.model.search import (
+    Hypothesis,
+    batches_by_length,
+    beam_search,
+    forbid,
+    force_score,
+    search,
+)
 from tfm.model.settings import DecodingSettings, ModelSettings
 from tfm.model.transformer import Transformer
 
@@ -66,21 +75,27 @@ def exhaustive(
 
 
 def naive_search(
-    model: Transformer,
+    model: Transformer | Callable[[Sequence[int], Sequence[int]], list[float]],
     source: Sequence[int],
     options: DecodingSettings,
     forbidden: Collection[int],
 ) -> list[tuple[list[int], float, bool]]:
-    """Search as the definition says: one sentence, no cache, always up to the longest."""
+    """Search as the definition says: one sentence, no cache, always up to the longest.
+
+    In place of a model, a function of source and past may say log P of the next ids.
+    """
     live: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
     longest = options.longest(len(source) - 1)
     for n in range(1, longest + 1):
         extensions = []
         for beam, (log_p, ids) in enumerate(live):
-            following = log_probabilities(model, source, ids)[-1].tolist()
+            if isinstance(model, Transformer):
+                following = log_probabilities(model, source, ids)[-1].tolist()
+            else:
+                following = model(source, ids)
             for token, p in enumerate(following):
-                if token not in forbidden:
+                if token not in forbidden and p > -math.inf:
                     extensions.append((-(log_p + p), beam, token, ids))
         extensions.sort(key=lambda extension: extension[:3])
         for minus_log_p, _, token, ids in extensions[: options.beam]:
@@ -334,3 +349,64 @@ def test_batches_keep_to_the_budget_and_lose_nothing() -> None:
 def test_nothing_to_translate_gives_nothing() -> None:
     assert beam_search(random_model(1), [], DecodingSettings()) == []
     assert force_score(random_model(1), [], []) == []
+
+
+class Average:
+    """Two networks as one scorer: it averages their probabilities."""
+
+    def __init__(self, models: Sequence[Transformer], sources: Sequence[Sequence[int]]) -> None:
+        self.parts = [NetworkScorer(model, sources) for model in models]
+        self.device = self.parts[0].device
+
+    def log_probabilities(self, beams: Beams) -> torch.Tensor:
+        each = torch.stack([part.log_probabilities(beams) for part in self.parts])
+        return each.exp().mean(0).log()
+
+    def keep(self, sentences: torch.Tensor) -> None:
+        for part in self.parts:
+            part.keep(sentences)
+
+    def reorder(self, rows: torch.Tensor) -> None:
+        for part in self.parts:
+            part.reorder(rows)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_several_networks_are_searched_as_one(beam: int) -> None:
+    models = random_model(20), random_model(21)
+    sources = random_sources(20, 6)
+    options = DecodingSettings(beam=beam, max_length=8)
+    found = search(lambda batch: Average(models, batch), sources, options, n_best=beam)
+
+    def following(source: Sequence[int], ids: Sequence[int]) -> list[float]:
+        each = torch.stack([log_probabilities(model, source, ids)[-1] for model in models])
+        averaged: list[float] = each.exp().mean(0).log().tolist()
+        return averaged
+
+    for source, hypotheses in zip(sources, found, strict=True):
+        assert outcome(hypotheses) == naive_search(following, source, options, ())
+    alone = beam_search(models[0], sources, options, n_best=beam)
+    assert [outcome(h) for h in found] != [outcome(h) for h in alone]
+
+
+def test_processors_decide_in_turn_by_what_was_chosen_before() -> None:
+    model = random_model(22)
+    sources = random_sources(22, 8)
+    options = DecodingSettings(beam=3, max_length=8)
+
+    def no_repetition(next_ids: torch.Tensor, beams: Beams) -> torch.Tensor:
+        return next_ids.scatter(2, beams.tokens[:, :, -1:], -torch.inf)
+
+    processors = [forbid(SPECIAL, torch.device("cpu")), no_repetition]
+    found = search(
+        lambda batch: NetworkScorer(model, batch), sources, options, processors=processors, n_best=3
+    )
+
+    def following(source: Sequence[int], ids: Sequence[int]) -> list[float]:
+        scores = log_probabilities(model, source, ids)[-1]
+        scores[[*SPECIAL, *ids[-1:]]] = -torch.inf
+        kept: list[float] = scores.tolist()
+        return kept
+
+    for source, hypotheses in zip(sources, found, strict=True):
+        assert outcome(hypotheses) == naive_search(following, source, options, SPECIAL)
