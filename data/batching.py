@@ -6,6 +6,7 @@ of batches is a pure function of corpus, budget, seed and epoch: resuming needs 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, islice
 
 import numpy as np
@@ -32,9 +33,9 @@ class Side:
     ids: npt.NDArray[np.int32]
     offsets: Ints
 
-    @property
+    @cached_property
     def lengths(self) -> Ints:
-        """The number of pieces of each sentence."""
+        """The number of pieces of each sentence; counted once, for a corpus may be large."""
         return np.diff(self.offsets)
 
     def sentence(self, i: int) -> npt.NDArray[np.int32]:

@@ -151,3 +151,13 @@ def test_more_pairs_than_are_encoded_at_a_time(tokenizer: Tokenizer) -> None:
 def test_nothing_left_is_an_error(pairs: list[Pair], tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match="no pair is left .* data.max_length = 9 "):
         encode_corpus(pairs, tokenizer, DataSettings(max_length=9))
+
+
+def test_lengths_are_counted_once_for_all_epochs() -> None:
+    corpus = corpus_of([3, 5, 2], [4, 4, 1])
+    first = corpus.source_lengths
+    for epoch in range(2):
+        for batch in epoch_batches(corpus, batch_tokens=12, seed=1, epoch=epoch):
+            make_batch(corpus, batch)
+    assert corpus.source_lengths is first
+    assert first.tolist() == [3, 5, 2]
