@@ -26,7 +26,7 @@ from tfm.cli.options import (
     Target,
 )
 from tfm.data.errors import DataError
-from tfm.data.lines import atomic_writer, read_lines
+from tfm.data.lines import read_lines, text_output
 
 if TYPE_CHECKING:
     from tfm.data.corpus import Pair
@@ -67,7 +67,7 @@ def evaluate(
     """Translate a test set and score it with sacrebleu: BLEU, chrF and TER, with signatures.
 
     Scores are of raw, detokenised text, cased if not said otherwise. -o writes the translations, a
-    line per pair.
+    line per pair; -o - writes them to stdout, before the scores.
     """
     from tfm.model.evaluation import looks_tokenized, require_equal_counts, score
 
@@ -126,7 +126,7 @@ def _translate(translator: "Translator", sources: Sequence[str], output: Path | 
     lines: list[str] = []
     truncated = 0
     with (
-        nullcontext() if output is None else atomic_writer(output) as file,
+        nullcontext() if output is None else text_output(output) as file,
         Progress(*columns, console=log, transient=True, disable=not log.is_terminal) as progress,
     ):
         task = progress.add_task("translating", total=len(sources))

@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -27,7 +26,7 @@ from tfm.cli.options import (
     Set,
 )
 from tfm.data.errors import DataError
-from tfm.data.lines import arriving_lines, atomic_writer, read_lines
+from tfm.data.lines import arriving_lines, read_lines, text_output
 
 if TYPE_CHECKING:
     from tfm.model.translator import Translation, Translator
@@ -73,7 +72,7 @@ def translate(
     settings = load_settings(model_config(model), set_, **flags)
     machine = {"device": device, "precision": precision, "attention": attention}
     translator = load_translator(model, settings, **machine)
-    with nullcontext(sys.stdout) if output is None else atomic_writer(output) as file:
+    with text_output(output) as file:
         batches = _batches(input_, prompt=f"{settings.data.source}> ")
         _run(translator, batches, file, _layout(n_best, scores, as_json), n_best)
 
@@ -161,7 +160,8 @@ def _as_list(place: int, translation: "Translation") -> str:
 
 def _as_json(place: int, translation: "Translation") -> str:
     best, *_ = rows = [
-        {"translation": each.text} | {k: v for k, v in asdict(each).items() if k != "text"}
+        {"translation": each.text}
+        | {k: v for k, v in asdict(each).items() if k not in ("text", "ids")}
         for each in translation.n_best
     ]
     return (

@@ -156,6 +156,26 @@ def _zstd_chunks(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 
 @contextmanager
+def text_output(path: Path | None) -> Iterator[IO[str]]:
+    """Open the place where results go, as UTF-8; None and `-` are stdout.
+
+    A file is replaced only when the block ends well (`atomic_writer`). A pipe or a device, such as
+    /dev/null, gets the text as it comes.
+
+    Raises:
+        DataError: where `path` cannot be written, with the reason.
+    """
+    if path is None or str(path) == "-":
+        yield sys.stdout
+    elif path.is_fifo() or path.is_char_device():  # asked of a link too: /dev/stdout is one
+        with _errors_of(path, path), path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+    else:
+        with atomic_writer(path) as file:
+            yield file
+
+
+@contextmanager
 def atomic_writer(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     """Open a file that takes the place of `path` only when the block ends without an exception.
 
@@ -172,19 +192,27 @@ def atomic_writer(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     unique = f"{os.getpid()}-{secrets.token_hex(4)}"
     temporary = path.with_name(TEMPORARY.replace("*", unique))
     try:
-        with _create(temporary, binary) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        # Only what concerns this file: an error of another file named itself, a pipe's has EPIPE.
-        if error.filename in (None, str(temporary)) and error.errno != errno.EPIPE:
-            raise DataError(f"{path}: cannot be written: {reason(error)}") from None
-        raise
+        with _errors_of(temporary, path):
+            with _create(temporary, binary) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         with suppress(OSError):  # it was renamed, or could not be made
             temporary.unlink()
+
+
+@contextmanager
+def _errors_of(opened: Path, path: Path) -> Iterator[None]:
+    """Report errors in writing `opened` as those of `path`, the name that the user gave."""
+    try:
+        yield
+    except OSError as error:
+        # Only what concerns this file: an error of another file named itself, a pipe's has EPIPE.
+        if error.filename in (None, str(opened)) and error.errno != errno.EPIPE:
+            raise DataError(f"{path}: cannot be written: {reason(error)}") from None
+        raise
 
 
 def _create(path: Path, binary: bool) -> IO[Any]:

@@ -29,6 +29,7 @@ class Candidate:
         log_probability: log P(text | source), natural logarithm.
         score: `log_probability` / n ** length_penalty for n pieces, end of sentence included.
         tokens: the pieces as the model chose them; U+2581 stands for a space.
+        ids: of the same pieces in the target vocabulary.
         truncated: it was cut at the maximum length.
     """
 
@@ -36,6 +37,7 @@ class Candidate:
     log_probability: float
     score: float
     tokens: list[str]
+    ids: list[int]
     truncated: bool
 
 
@@ -243,11 +245,13 @@ class Translator:
         text = join_segments(segments, texts) if len(texts) > 1 else "".join(texts)
         assert "\n" not in text and "\r" not in text, "search let a line break through"
         log_probability = sum((h.log_probability for h in hypotheses), 0.0)
+        ids = [id_ for h in hypotheses for id_ in h.tokens]
         length = sum(len(h.token_log_probabilities) for h in hypotheses)
         return Candidate(
             text,
             log_probability,
             score=log_probability / max(length, 1) ** decoding.length_penalty,
-            tokens=self.tokenizer.target_pieces(id_ for h in hypotheses for id_ in h.tokens),
+            tokens=self.tokenizer.target_pieces(ids),
+            ids=ids,
             truncated=any(h.truncated for h in hypotheses),
         )

@@ -83,6 +83,22 @@ def test_a_model_translates_and_its_lines_are_what_is_scored(
     assert json.loads(again[1])["chrf"] == document["chrf"]
 
 
+@pytest.mark.parametrize("name", ["-", "/dev/null"])
+def test_translations_go_to_stdout_or_a_device(
+    tfm_eval: Tfm,
+    tiny_model: Path,
+    tiny_corpus: str,
+    sides: tuple[list[str], list[str]],
+    name: str,
+) -> None:
+    flags = ["--beam", 2, "--device", "cpu", "-o", name]
+    code, out, err = tfm_eval(tiny_model, "--test", tiny_corpus, *flags)
+    assert code == 0, err
+    expected = Translator.load(tiny_model, device="cpu").translate(sides[0], beam=2)
+    shown = "".join(f"{line}\n" for line in expected) if name == "-" else ""
+    assert out.startswith(f"{shown}6 pairs\n")
+
+
 def test_settings_of_decoding_can_be_changed(
     tfm_eval: Tfm, tiny_model: Path, tiny_corpus: str
 ) -> None:

@@ -239,3 +239,35 @@ def test_a_terminal_is_prompted(tiny_model: Path) -> None:
         os.write(controller, b"\x04")  # Ctrl-D
         assert process.wait(60) == 0
     os.close(controller)
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+def test_stdout_can_be_named_as_the_output(tiny_model: Path, tmp_path: Path, name: str) -> None:
+    with start(tiny_model, "-i", "-", "-o", name, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(b"A dog runs.\n")  # and stays open: the answer comes at once
+        process.stdin.flush()
+        wanted = Translator.load(tiny_model, device="cpu").translate(["A dog runs."])[0]
+        assert read_until(process.stdout.fileno(), b"\n") == f"{wanted}\n".encode()
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_devices_and_pipes_are_written_and_stay_what_they_are(tfm: Tfm, tmp_path: Path) -> None:
+    wanted = tfm(stdin="A dog runs.\nI\n")[1]
+    assert tfm("-o", "/dev/null", stdin="A dog runs.\nI\n")[:2] == (0, b"")
+    assert Path("/dev/null").is_char_device()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert tfm("-o", pipe, stdin="A dog runs.\nI\n")[:2] == (0, b"")
+    assert os.read(reader, 1 << 16) == wanted
+    os.close(reader)
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_full_device_is_an_error_of_one_line(tfm: Tfm) -> None:
+    code, out, err = tfm("-o", "/dev/full", stdin="A dog runs.\n")
+    assert (code, out) == (1, b"")
+    assert "/dev/full: cannot be written: no space left on device" in err.splitlines()[-1]

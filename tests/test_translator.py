@@ -53,11 +53,11 @@ def test_a_translation_carries_its_score_pieces_and_alternatives(translator: Tra
         )
         assert (found.text, found.score) == (found.n_best[0].text, found.n_best[0].score)
         for each in found.n_best:
-            ids = [translator.tokenizer.target.id_of(piece) for piece in each.tokens]
-            assert translator.tokenizer.decode_target(ids) == each.text  # type: ignore[arg-type]
-            ids += [] if each.truncated else [EOS]
+            assert translator.tokenizer.target_pieces(each.ids) == each.tokens
+            assert translator.tokenizer.decode_target(each.ids) == each.text
+            ids = each.ids + ([] if each.truncated else [EOS])
             source = [*translator.tokenizer.encode_source(text), EOS]
-            (forced,) = force_score(translator.model, [source], [ids])  # type: ignore[list-item]
+            (forced,) = force_score(translator.model, [source], [ids])
             assert each.log_probability == pytest.approx(sum(forced), rel=1e-4)
             assert each.score == pytest.approx(sum(forced) / len(forced) ** 0.5, rel=1e-4)
 
