@@ -35,7 +35,7 @@ TargetText = Annotated[
 Layer = Annotated[
     int | None,
     typer.Option(
-        "--layer", metavar="N", help="Decoder layer to show: 1, 2...; else the last but one."
+        "--layer", metavar="N", help="Decoder layer to show: 1, 2...; else the one that aligns."
     ),
 ]
 Head = Annotated[

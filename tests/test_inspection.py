@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,22 @@ from tfm.data.errors import UserError
 from tfm.data.settings import TokenizerSettings
 from tfm.data.tokenizer import BOS, EOS, Tokenizer, train_tokenizer
 from tfm.model.attention import formula, sdpa
-from tfm.model.attention.choice import AttentionPlan, resolve
+from tfm.model.attention.choice import KINDS, AttentionPlan, resolve
 from tfm.model.attention.padding import Padding
 from tfm.model.inspection import report as report_module
-from tfm.model.inspection.capture import KINDS, attention_modules, capture, recorded
+from tfm.model.inspection.capture import attention_modules, capture, recorded
 from tfm.model.inspection.export import pharaoh
-from tfm.model.inspection.report import AttentionReport, align, inspect_pair
+from tfm.model.inspection.report import (
+    AttentionReport,
+    align,
+    alignment_layer,
+    inspect_attention,
+    inspect_pair,
+)
 from tfm.model.inspection.sentence import merge_words, source_sentence, target_sentence
 from tfm.model.settings import ModelSettings
 from tfm.model.transformer import Transformer
+from tfm.model.translator import Translator
 
 SOURCE = "A man rides a red bike."
 TARGET = "Ein Mann fährt ein rotes Fahrrad."
@@ -316,6 +324,10 @@ def test_alignment_follows_the_largest_share(tokenizer: Tokenizer) -> None:
     assert [(link.source, link.target) for link in links] == [(s, t) for t, s in enumerate(wanted)]
 
 
+def test_alignments_are_read_from_a_late_layer_that_exists() -> None:
+    assert [alignment_layer(layers) for layers in (1, 2, 3, 4, 6)] == [1, 2, 3, 3, 5]
+
+
 def test_pharaoh_names_words_of_both_sides(report: AttentionReport) -> None:
     links = [link.split("-") for link in pharaoh(report).split()]
     assert [int(t) for _, t in links] == list(range(len(report.target.words)))
@@ -327,8 +339,15 @@ def test_the_selection_decides_what_is_shown(model: Transformer, tokenizer: Toke
     np.testing.assert_array_equal(chosen.selected, chosen.cross_words[2, 1])
     assert chosen.selection_text == "decoder layer 3 of 3, head 2 of 4"
     mean = inspect_pair(model, tokenizer, SOURCE, TARGET)
-    np.testing.assert_array_equal(mean.selected, mean.cross_words[1].mean(0))
-    assert mean.selection_text == "decoder layer 2 of 3, mean of 4 heads"
+    np.testing.assert_array_equal(mean.selected, mean.cross_words[2].mean(0))
+    assert mean.selection_text == "decoder layer 3 of 3, mean of 4 heads"
+
+
+def test_the_map_is_of_the_very_pieces_that_the_model_chose(tiny_model: Path) -> None:
+    translator = Translator.load(tiny_model, device="cpu")
+    translator.warn = str
+    (translation,) = translator.translate_all([SOURCE])
+    assert inspect_attention(translator, SOURCE).target.ids == (*translation.ids, EOS)
 
 
 def test_an_empty_translation_has_a_map_too(model: Transformer, tokenizer: Tokenizer) -> None:

@@ -81,7 +81,7 @@ def test_json_is_of_use_on_its_own(report: AttentionReport) -> None:
     assert document["source"]["words"] == ["A", "man", "rides", "a", "red", "bike", "."]
     assert document["target"]["inputs"][0] == "<s>"
     assert len(document["target"]["log_probabilities"]) == len(document["target"]["pieces"])
-    assert document["selection"] == {"layer": 1, "head": "mean"}
+    assert document["selection"] == {"layer": 2, "head": "mean"}
     assert document["verification"]["passed"] and document["backend"] == "sdpa"
     assert re.fullmatch(r"\d+-\d+( \d+-\d+)*", document["alignment"]["pharaoh"])
     words = document["cross_words"]

@@ -10,7 +10,6 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +17,12 @@ import torch
 from torch import Tensor
 
 from tfm.data.tokenizer import BOS
+from tfm.model.attention.choice import KINDS, Kind
 from tfm.model.attention.formula import attention_weights
 from tfm.model.attention.multihead import Attend, MultiHeadAttention
 from tfm.model.attention.padding import Padding
 from tfm.model.transformer import Transformer
 
-Kind = Literal["encoder", "decoder", "cross"]
-KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 Floats = npt.NDArray[np.float32]
 
 # Largest difference that rounding explains, as a share of the largest value. A wrong mask or scale

@@ -106,11 +106,18 @@ class AttentionReport:
 
 
 def alignment_layer(layers: int) -> int:
-    """Return the decoder layer, counted from 1, that alignments are read from: the last but one.
+    """Return the decoder layer, counted from 1, that alignments are read from.
 
-    Its heads, averaged, align best (Garg et al. 2019, section 4.1).
+    The last of up to three layers, the last but one of more (as in Garg et al. 2019). So measured
+    on one model of each kind, both pre-norm, with the gold alignments of the first 200 test pairs
+    of the built-in corpus, each decoded as its reference: alignment error in percent, by layer,
+
+        3 layers, trained on the built-in corpus:   51.6  13.9   8.4
+        4 layers, trained on Multi30k:              71.5  43.9  41.2  50.1
+
+    where the second model hardly knows the text. Two models are no law: see what `--layer` shows.
     """
-    return max(1, layers - 1)
+    return layers if layers <= 3 else layers - 1
 
 
 def align(cross: Floats, target: Sentence, source: Sentence, *, layer: int) -> list[Link]:
@@ -118,8 +125,8 @@ def align(cross: Floats, target: Sentence, source: Sentence, *, layer: int) -> l
 
     The heads of `layer` (counted from 1) are averaged and pieces merged into words; the end of the
     sentence takes no part. Reading the step *after* a piece instead (Shift-Att, Chen et al. 2020)
-    suits deep post-norm models; in small pre-norm ones, which tfm trains by default, it finds
-    hardly anything: there a piece's own step looks at what it translates.
+    found far less in the layers that `alignment_layer` chooses: there its error was 88.5 percent
+    instead of 8.4, and 73.2 instead of 41.2. Both models are pre-norm; post-norm was not measured.
     """
     if not target.words or not source.words:
         return []
@@ -186,11 +193,10 @@ def inspect_attention(
             f"TEXT has {length} pieces, but the model translates at most {limit} at a time "
             "(data.max_length); give a shorter text"
         )
-    pieces: list[int] | None = None
+    written: str | Sequence[int] = target or ""
     if target is None and text.strip():
-        translation = translator.translate_all([text])[0]
-        ids = [tokenizer.target.id_of(piece) for piece in translation.tokens]
-        pieces = [i for i in ids if i is not None]
+        (translation,) = translator.translate_all([text])
+        written = translation.ids
         if translation.truncated:
             translator.warn(
                 "the translation was cut at decoding.max_length: the model did not write the </s> "
@@ -200,7 +206,7 @@ def inspect_attention(
         translator.model,
         tokenizer,
         text,
-        (target or "") if pieces is None else pieces,
+        written,
         layer=layer,
         head=head,
         backend=kernels(translator.plan),

@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tfm.data.tokenizer import Tokenizer
 from tfm.data.words import word_spans
+from tfm.model.inspection.capture import Floats
 
-Floats = npt.NDArray[np.float32]
 Span = tuple[int, int]  # first character and the one after the last
 
 END = "</s>"  # how the end of the sentence is named among the words, and in the pieces
@@ -115,7 +114,7 @@ def _overlap(a: Span, b: Span) -> int:
 def merge_words(weights: Floats, queries: Sentence, keys: Sentence) -> Floats:
     """Merge maps of pieces, ... T S, into maps of words: sum over keys, mean over queries.
 
-    That keeps each row a distribution (Clark et al. 2019, section 4.1). The end of each sentence
+    That keeps each row a distribution (Clark et al. 2019). The end of each sentence
     stays as the last row and column.
     """
     rows = queries.membership()
