@@ -41,7 +41,7 @@ class AttentionPlan:
         return [f"{' and '.join(names)} attention: {why}" for why, names in kinds.items()]
 
 
-class Run(NamedTuple):
+class Conditions(NamedTuple):
     """What the choice depends on; `dropout` is 0 where the run does not train."""
 
     device: torch.device
@@ -86,14 +86,14 @@ def resolve(
     if name != "auto" and name not in BACKENDS:
         raise BackendError(f"--attention {name}: unknown; valid: auto, {', '.join(BACKENDS)}")
     sdpa.forbid_cudnn()
-    run = Run(device, dtype, dropout if training else 0.0, training)
+    given = Conditions(device, dtype, dropout if training else 0.0, training)
     if name == "flash":
         reasons = flash.refusals(
-            device=device, dtype=dtype, dropout=run.dropout, head_width=head_width
+            device=device, dtype=dtype, dropout=given.dropout, head_width=head_width
         )
         if reasons:
             raise BackendError(f"--attention flash cannot run here: {'; '.join(reasons)}")
-    encoder, decoder, cross = (choose(name, kind, run) for kind in KINDS)
+    encoder, decoder, cross = (choose(name, kind, given) for kind in KINDS)
     return AttentionPlan(
         encoder.attend,
         decoder.attend,
@@ -102,43 +102,43 @@ def resolve(
     )
 
 
-def choose(name: str, kind: Kind, run: Run) -> Choice:
+def choose(name: str, kind: Kind, given: Conditions) -> Choice:
     """Return the backend of one kind of attention. All that `auto` knows stands here."""
-    if name == "auto" and run.device.type == "cpu" and run.dropout:
-        why = f"math: attention dropout {run.dropout} rules out the CPU flash kernel"
+    if name == "auto" and given.device.type == "cpu" and given.dropout:
+        why = f"math: attention dropout {given.dropout} rules out the CPU flash kernel"
         return Choice(formula.attend, why)
-    if name == "auto" and run.device.type == "cpu" and run.half and run.training:
+    if name == "auto" and given.device.type == "cpu" and given.half and given.training:
         why = (
             f"math, or CPU flash kernel (SDPA) beyond {LARGEST_SCORES / 1e6:.0f} million scores a "
             "batch: math trains faster in half precision, but holds the T x S matrix"
         )
         return Choice(math_while_small, why)
     if name in ("auto", "sdpa"):
-        return Choice(sdpa.attend, sdpa_kernels(kind, run))
+        return Choice(sdpa.attend, sdpa_kernels(kind, given))
     if name == "flash":
-        return Choice(flash.attend, flash_kernels(kind, run))
+        return Choice(flash.attend, flash_kernels(kind, given))
     return Choice(formula.attend, "math: the formula as it is written, with the T x S matrix")
 
 
-def sdpa_kernels(kind: Kind, run: Run) -> str:
+def sdpa_kernels(kind: Kind, given: Conditions) -> str:
     """Return which kernels SDPA uses for one kind of attention, and why."""
-    if run.device.type == "cpu":
-        if run.dropout:
-            return f"PyTorch's math (SDPA): attention dropout {run.dropout} rules out CPU flash"
+    if given.device.type == "cpu":
+        if given.dropout:
+            return f"PyTorch's math (SDPA): attention dropout {given.dropout} rules out CPU flash"
         return "CPU flash kernel (SDPA): no T x S matrix"
-    if run.device.type != "cuda":
+    if given.device.type != "cuda":
         return "a kernel that PyTorch chooses (SDPA): nothing is known of this device"
     lean = "memory-efficient kernel (SDPA)"
-    if flash.refusals(device=run.device, dtype=run.dtype, dropout=0.0, head_width=None):
+    if flash.refusals(device=given.device, dtype=given.dtype, dropout=0.0, head_width=None):
         return f"{lean}: flash needs fp16 or bf16 and compute capability 8.0"
     if kind == "decoder":
         return "flash kernel (SDPA): causality hides the padding"
     return f"flash kernel (SDPA), or {lean} for padded batches: flash takes no mask"
 
 
-def flash_kernels(kind: Kind, run: Run) -> str:
+def flash_kernels(kind: Kind, given: Conditions) -> str:
     """Return which flash kernels one kind of attention uses, and why."""
-    if run.device.type == "cpu":
+    if given.device.type == "cpu":
         return "CPU flash kernel (SDPA): asked for; it takes masks"
     if kind == "decoder":
         return "flash kernel (SDPA): asked for; causality hides the padding"
