@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfm.model.attention.multihead import KeysValues, MultiHeadAttention
+from tfm.model.attention.multihead import CrossAttention, KeysValues, SelfAttention, xavier_uniform
 from tfm.model.attention.padding import Padding
 from tfm.model.cache import LayerCache
 from tfm.model.dropout import Dropout
@@ -24,15 +24,8 @@ class FeedForward(nn.Module):
         inner = gated_width(d_ff) if gated else d_ff
         self.inner = nn.Linear(d_model, 2 * inner if gated else inner)  # W_1, or W_1 and W_3
         self.outer = nn.Linear(inner, d_model)  # W_2
-        self.initialise()
-
-    def initialise(self) -> None:
-        """Draw each matrix Xavier-uniformly, W_1 and W_3 each by itself; biases are zero."""
-        first = self.inner.weight.chunk(2 if self.activation == "swiglu" else 1)
-        for matrix in (*first, self.outer.weight):
-            nn.init.xavier_uniform_(matrix)
-        nn.init.zeros_(self.inner.bias)
-        nn.init.zeros_(self.outer.bias)
+        xavier_uniform(self.inner, matrices=2 if gated else 1)
+        xavier_uniform(self.outer)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x, ... D, to ... D, each position by itself."""
@@ -88,7 +81,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.self_attention = _attention(settings)
+        self.self_attention = _self_attention(settings)
         self.feed_forward = _feed_forward(settings)
         self.around_attention = Residual(settings)
         self.around_feed_forward = Residual(settings)
@@ -106,8 +99,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.self_attention = _attention(settings)
-        self.cross_attention = _attention(settings)
+        self.self_attention = _self_attention(settings)
+        self.cross_attention = _cross_attention(settings)
         self.feed_forward = _feed_forward(settings)
         self.around_self = Residual(settings)
         self.around_cross = Residual(settings)
@@ -151,8 +144,12 @@ class DecoderLayer(nn.Module):
         return y.view(x.shape)
 
 
-def _attention(settings: ModelSettings) -> MultiHeadAttention:
-    return MultiHeadAttention(settings.d_model, settings.heads, dropout=settings.attention_dropout)
+def _self_attention(settings: ModelSettings) -> SelfAttention:
+    return SelfAttention(settings.d_model, settings.heads, dropout=settings.attention_dropout)
+
+
+def _cross_attention(settings: ModelSettings) -> CrossAttention:
+    return CrossAttention(settings.d_model, settings.heads, dropout=settings.attention_dropout)
 
 
 def _feed_forward(settings: ModelSettings) -> FeedForward:

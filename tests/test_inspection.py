@@ -17,6 +17,7 @@ from tfm.data.settings import TokenizerSettings
 from tfm.data.tokenizer import BOS, EOS, Tokenizer, train_tokenizer
 from tfm.model.attention import formula, sdpa
 from tfm.model.attention.choice import KINDS, AttentionPlan, resolve
+from tfm.model.attention.multihead import SelfAttention
 from tfm.model.attention.padding import Padding
 from tfm.model.inspection import report as report_module
 from tfm.model.inspection.capture import attention_modules, capture, recorded
@@ -102,12 +103,14 @@ def by_hand(
     x: Tensor, memory: Tensor, module: torch.nn.Module, *, causal: bool
 ) -> np.ndarray[Any, Any]:
     """Compute one sentence's weights from W_Q and W_K, head by head, in fp64."""
-    projection: Any = module.projection
-    W, b = projection.weight.detach().double().numpy(), projection.bias.detach().double().numpy()
     D = x.shape[-1]
     K = D // H
-    q = x[0].double().numpy() @ W[:D].T + b[:D]
-    k = memory[0].double().numpy() @ W[D : 2 * D].T + b[D : 2 * D]
+    own = isinstance(module, SelfAttention)
+    linears: Any = [module.projection] if own else [module.query, module.key_value]
+    W = torch.cat([linear.weight for linear in linears]).detach().double()
+    b = torch.cat([linear.bias for linear in linears]).detach().double()
+    q = (x[0].double() @ W[:D].T + b[:D]).numpy()
+    k = (memory[0].double() @ W[D : 2 * D].T + b[D : 2 * D]).numpy()
     heads = []
     for h in range(H):
         scores = q[:, h * K : (h + 1) * K] @ k[:, h * K : (h + 1) * K].T / math.sqrt(K)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tfm.model.attention.multihead import MultiHeadAttention
+from tfm.model.attention.multihead import CrossAttention, SelfAttention
 from tfm.model.attention.padding import Padding
 from tfm.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from tfm.model.settings import ModelSettings
@@ -48,9 +48,16 @@ def copy(ours: nn.Module, theirs: nn.Module) -> None:
     ours.load_state_dict(theirs.state_dict())
 
 
-def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+def copy_self_attention(ours: SelfAttention, theirs: nn.MultiheadAttention) -> None:
     weights = {"weight": theirs.in_proj_weight, "bias": theirs.in_proj_bias}
     ours.projection.load_state_dict(weights)
+    copy(ours.output, theirs.out_proj)
+
+
+def copy_cross_attention(ours: CrossAttention, theirs: nn.MultiheadAttention) -> None:
+    weight, bias = theirs.in_proj_weight, theirs.in_proj_bias
+    ours.query.load_state_dict({"weight": weight[:D], "bias": bias[:D]})
+    ours.key_value.load_state_dict({"weight": weight[D:], "bias": bias[D:]})
     copy(ours.output, theirs.out_proj)
 
 
@@ -60,15 +67,15 @@ def copy_feed_forward(ours, theirs) -> None:
 
 
 def copy_encoder_layer(ours: EncoderLayer, theirs: nn.TransformerEncoderLayer) -> None:
-    copy_attention(ours.self_attention, theirs.self_attn)
+    copy_self_attention(ours.self_attention, theirs.self_attn)
     copy_feed_forward(ours, theirs)
     copy(ours.around_attention.norm, theirs.norm1)
     copy(ours.around_feed_forward.norm, theirs.norm2)
 
 
 def copy_decoder_layer(ours: DecoderLayer, theirs: nn.TransformerDecoderLayer) -> None:
-    copy_attention(ours.self_attention, theirs.self_attn)
-    copy_attention(ours.cross_attention, theirs.multihead_attn)
+    copy_self_attention(ours.self_attention, theirs.self_attn)
+    copy_cross_attention(ours.cross_attention, theirs.multihead_attn)
     copy_feed_forward(ours, theirs)
     copy(ours.around_self.norm, theirs.norm1)
     copy(ours.around_cross.norm, theirs.norm2)
@@ -92,8 +99,8 @@ def assert_equal_where_real(ours, theirs, padding: Padding) -> None:
 def test_self_attention_is_that_of_torch_multihead_attention(causal):
     theirs = nn.MultiheadAttention(D, H, batch_first=True)
     randomise(theirs)
-    ours = MultiHeadAttention(D, H)
-    copy_attention(ours, theirs)
+    ours = SelfAttention(D, H)
+    copy_self_attention(ours, theirs)
     x = torch.randn(3, 6, D)
     q, kv = ours.queries_keys_values(x)
     expected, _ = theirs(
@@ -105,8 +112,8 @@ def test_self_attention_is_that_of_torch_multihead_attention(causal):
 def test_cross_attention_is_that_of_torch_multihead_attention():
     theirs = nn.MultiheadAttention(D, H, batch_first=True)
     randomise(theirs)
-    ours = MultiHeadAttention(D, H)
-    copy_attention(ours, theirs)
+    ours = CrossAttention(D, H)
+    copy_cross_attention(ours, theirs)
     x, memory = torch.randn(3, 6, D), torch.randn(3, 7, D)
     expected, _ = theirs(x, memory, memory, key_padding_mask=HIDDEN_SOURCE)
     found = ours(ours.queries(x), ours.keys_values(memory), keys=SOURCE)
@@ -207,15 +214,19 @@ def test_an_unknown_activation_is_refused():
 
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
 def test_every_matrix_is_drawn_xavier_uniform_by_itself(activation):
-    attention, network = MultiHeadAttention(256, 4), FeedForward(256, 1024, activation)
+    own, cross, network = (
+        SelfAttention(256, 4), CrossAttention(256, 4), FeedForward(256, 1024, activation)
+    )  # fmt: skip
     gates = network.inner.weight.chunk(2 if activation == "swiglu" else 1)
-    for matrix in (*attention.projection.weight.chunk(3), attention.output.weight, *gates,
+    for matrix in (*own.projection.weight.chunk(3), own.output.weight, cross.query.weight,
+                   *cross.key_value.weight.chunk(2), cross.output.weight, *gates,
                    network.outer.weight):  # fmt: skip
         bound = (6 / sum(matrix.shape)) ** 0.5
         assert 0.99 * bound < matrix.abs().max().item() <= bound
         assert abs(matrix.std().item() / (bound / 3**0.5) - 1) < 0.02
-    for linear in (attention.projection, attention.output, network.inner, network.outer):
-        assert not linear.bias.any()
+    linears = [m for part in (own, cross, network) for m in part.modules()
+               if isinstance(m, nn.Linear)]  # fmt: skip
+    assert len(linears) == 2 + 3 + 2 and not any(linear.bias.any() for linear in linears)
 
 
 def test_dropout_stands_on_each_sub_layer_and_nowhere_else():

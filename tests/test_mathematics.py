@@ -12,7 +12,7 @@ from torch import nn
 
 from tfm.model.attention import formula, sdpa
 from tfm.model.attention.choice import BACKENDS, AttentionPlan
-from tfm.model.attention.multihead import MultiHeadAttention
+from tfm.model.attention.multihead import CrossAttention, SelfAttention
 from tfm.model.attention.padding import Padding
 from tfm.model.layers import EncoderLayer, FeedForward, Residual
 from tfm.model.positions import sinusoids
@@ -86,20 +86,25 @@ def test_row_04_the_input_is_embedding_plus_position_with_dropout():
 
 
 def test_row_05_queries_keys_and_values_are_three_products_of_the_input():
-    layer = MultiHeadAttention(D, H)
-    nn.init.normal_(layer.projection.bias)
-    W_Q, W_K, W_V = layer.projection.weight.chunk(3)
-    b_Q, b_K, b_V = layer.projection.bias.chunk(3)
-    x = torch.randn(2, 5, D)
-    q, (k, v) = layer.queries_keys_values(x)
-    for found, W, b in ((q, W_Q, b_Q), (k, W_K, b_K), (v, W_V, b_V)):
+    own, cross = SelfAttention(D, H), CrossAttention(D, H)
+    for linear in (own.projection, cross.query, cross.key_value):
+        nn.init.normal_(linear.bias)
+    x, memory = torch.randn(2, 5, D), torch.randn(2, 7, D)
+    q, kv = own.queries_keys_values(x)
+    check_products(x, [q, *kv], own.projection)
+    check_products(x, [cross.queries(x)], cross.query)
+    check_products(memory, cross.keys_values(memory), cross.key_value)
+
+
+def check_products(x, products, linear):
+    """Fail unless products, B H T K each, are x W^T + b with the matrices in `linear`, in order."""
+    n = len(products)
+    for found, W, b in zip(products, linear.weight.chunk(n), linear.bias.chunk(n), strict=True):
         expected = x @ W.T + b
         for head in range(H):
             torch.testing.assert_close(
                 found[:, head], expected[..., head * K : (head + 1) * K], rtol=1e-4, atol=1e-5
             )
-    torch.testing.assert_close(layer.queries(x), q)  # what cross-attention uses
-    torch.testing.assert_close(layer.keys_values(x).values, v)
 
 
 @pytest.mark.parametrize("width", [16, 64, 256, 1024])
@@ -150,9 +155,10 @@ def test_row_08_attention_is_softmax_of_scaled_products_times_values():
 
 
 def test_row_09_many_heads_are_so_many_single_heads_side_by_side():
-    layer = MultiHeadAttention(D, H)
+    layer = CrossAttention(D, H)
     x, memory = torch.randn(2, 5, D), torch.randn(2, 7, D)
-    W_Q, W_K, W_V = (W.split(K) for W in layer.projection.weight.chunk(3))  # per head
+    matrices = (layer.query.weight, *layer.key_value.weight.chunk(2))
+    W_Q, W_K, W_V = (W.split(K) for W in matrices)  # per head
     heads = []
     for i in range(H):
         q, k, v = x @ W_Q[i].T, memory @ W_K[i].T, memory @ W_V[i].T
@@ -305,11 +311,12 @@ def test_row_15_cross_attention_reads_queries_from_the_decoder_and_the_rest_from
     source = Padding.from_lengths([7, 4])
     kv = layer.cross_attention.keys_values(memory)
     found = layer.attend_memory(x, kv, source=source, target=None)
-    W_Q, W_K, W_V = layer.cross_attention.projection.weight.chunk(3)
+    cross = layer.cross_attention
+    W_Q, W_K, W_V = cross.query.weight, *cross.key_value.weight.chunk(2)
     q, k, v = ((a @ W.T).unflatten(-1, (H, K)).transpose(1, 2)
                for a, W in ((x, W_Q), (memory, W_K), (memory, W_V)))  # fmt: skip
     heads = attend(q, k, v, keys=source).transpose(1, 2).flatten(-2)
-    expected = heads @ layer.cross_attention.output.weight.T
+    expected = heads @ cross.output.weight.T
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple, Protocol
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfm.model.attention import formula
@@ -37,44 +36,18 @@ class KeysValues(NamedTuple):
 
 
 class MultiHeadAttention(nn.Module):
-    """H attentions of width K = D / H side by side, with W_Q, W_K, W_V and W_O.
+    """H attentions of width K = D / H side by side, and W_O; the two classes below project.
 
-    The rows of `projection` are W_Q, W_K, W_V, so that self-attention needs one product for all
-    three. `attend` is the backend; it is a run-time choice and no part of the checkpoint.
+    `attend` is the backend; it is a run-time choice and no part of the checkpoint.
     """
 
     def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
-        self.projection = nn.Linear(d_model, 3 * d_model)
         self.output = nn.Linear(d_model, d_model)
         self.attend: Attend = formula.attend
-        self.initialise()
-
-    def initialise(self) -> None:
-        """Draw W_Q, W_K, W_V and W_O Xavier-uniformly, each by itself; biases are zero."""
-        for matrix in (*self.projection.weight.chunk(3), self.output.weight):
-            nn.init.xavier_uniform_(matrix)
-        nn.init.zeros_(self.projection.bias)
-        nn.init.zeros_(self.output.bias)
-
-    def queries(self, x: Tensor) -> Tensor:
-        """Project x, B T D, to queries, B H T K."""
-        D = x.shape[-1]
-        return self.split(F.linear(x, self.projection.weight[:D], self.projection.bias[:D]))
-
-    def keys_values(self, memory: Tensor) -> KeysValues:
-        """Project memory, B S D, to keys and values, B H S K each."""
-        D = memory.shape[-1]
-        both = F.linear(memory, self.projection.weight[D:], self.projection.bias[D:])
-        keys, values = both.chunk(2, dim=-1)
-        return KeysValues(self.split(keys), self.split(values))
-
-    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, KeysValues]:
-        """Project x, B T D, to queries, keys and values in one product."""
-        q, k, v = self.projection(x).chunk(3, dim=-1)
-        return self.split(q), KeysValues(self.split(k), self.split(v))
+        xavier_uniform(self.output)
 
     def split(self, x: Tensor) -> Tensor:
         """Give each head its part: B T D -> B H T K."""
@@ -97,3 +70,47 @@ class MultiHeadAttention(nn.Module):
         )
         y: Tensor = self.output(heads.transpose(1, 2).flatten(-2))  # B H T K -> B T D
         return y
+
+
+class SelfAttention(MultiHeadAttention):
+    """Attention of a sequence to itself: one product for W_Q, W_K and W_V, in this order."""
+
+    def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__(d_model, heads, dropout=dropout)
+        self.projection = nn.Linear(d_model, 3 * d_model)
+        xavier_uniform(self.projection, matrices=3)
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, KeysValues]:
+        """Project x, B T D, to queries, keys and values, B H T K each."""
+        q, k, v = self.projection(x).chunk(3, dim=-1)
+        return self.split(q), KeysValues(self.split(k), self.split(v))
+
+
+class CrossAttention(MultiHeadAttention):
+    """Attention to a memory: W_Q by itself, and one product for W_K and W_V, in this order.
+
+    In decoding the second is taken once per sentence and the first at every step.
+    """
+
+    def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__(d_model, heads, dropout=dropout)
+        self.query = nn.Linear(d_model, d_model)
+        self.key_value = nn.Linear(d_model, 2 * d_model)
+        xavier_uniform(self.query)
+        xavier_uniform(self.key_value, matrices=2)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Project x, B T D, to queries, B H T K."""
+        return self.split(self.query(x))
+
+    def keys_values(self, memory: Tensor) -> KeysValues:
+        """Project memory, B S D, to keys and values, B H S K each."""
+        keys, values = self.key_value(memory).chunk(2, dim=-1)
+        return KeysValues(self.split(keys), self.split(values))
+
+
+def xavier_uniform(linear: nn.Linear, *, matrices: int = 1) -> None:
+    """Draw each of the matrices that stand one above the other by itself; biases are zero."""
+    for matrix in linear.weight.chunk(matrices):
+        nn.init.xavier_uniform_(matrix)
+    nn.init.zeros_(linear.bias)
