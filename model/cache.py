@@ -49,10 +49,14 @@ class DecoderCache:
                 layer.past = _select(layer.past, rows)
 
     def keep(self, sentences: Tensor) -> None:
-        """Drop all sentences but the given ones; their rows are the caller's to `reorder`."""
+        """Drop all sentences but the given ones; their rows are the caller's to `reorder`.
+
+        The memory becomes no wider than the longest source that is left.
+        """
         self.source = self.source.select(sentences)
         for layer in self.layers:
-            layer.memory = _select(layer.memory, sentences)
+            real = KeysValues(*(x[:, :, : self.source.longest] for x in layer.memory))
+            layer.memory = _select(real, sentences)
 
 
 def _select(kv: KeysValues, rows: Tensor) -> KeysValues:

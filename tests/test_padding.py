@@ -25,10 +25,15 @@ def test_rows_without_padding_need_no_mask_and_no_copy():
     assert torch.equal(padding.pad(padding.unpad(x)), x)
 
 
-@pytest.mark.parametrize("lengths", [[3, 1, 2], [3, 3, 3]])
-def test_selected_rows_keep_their_padding(lengths):
-    kept = Padding.from_lengths(lengths).select(torch.tensor([2, 0, 0]))
-    afresh = Padding.from_lengths([lengths[2], lengths[0], lengths[0]], longest=3)
-    assert torch.equal(kept.lengths, afresh.lengths) and kept.total == afresh.total
-    assert torch.equal(kept.real, afresh.real) and torch.equal(kept.starts, afresh.starts)
-    assert (kept.mask is None) == (afresh.mask is None)
+@pytest.mark.parametrize("rows", [[2, 0, 0], [2, 1], [1, 3], [1], []])
+@pytest.mark.parametrize("lengths", [[3, 1, 2, 1], [3, 3, 3, 3]])
+def test_selected_rows_are_as_wide_as_the_longest_of_them(lengths, rows):
+    kept = Padding.from_lengths(lengths).select(torch.tensor(rows, dtype=torch.int64))
+    assert kept.lengths.tolist() == [lengths[row] for row in rows]
+    assert kept.starts[-1] == kept.total == sum(lengths[row] for row in rows)
+    if rows:
+        afresh = Padding.from_lengths([lengths[row] for row in rows])
+        assert kept.longest == afresh.longest
+        assert torch.equal(kept.real, afresh.real)
+        assert (kept.mask is None) == (afresh.mask is None)
+        assert kept.mask is None or torch.equal(kept.mask, afresh.mask)

@@ -49,14 +49,16 @@ class Padding:
         return cls.from_lengths([length] * rows, device=device)
 
     def select(self, rows: Tensor) -> "Padding":
-        """Return the padding of the given rows, in that order. The padded length stays.
+        """Return the padding of the given rows, in that order, as wide as the longest of them.
 
-        Where rows are padded this waits for the device, to count what is left.
+        Where rows are padded this waits for the device once, to count what is left.
         """
         lengths = self.lengths[rows]
-        if self.mask is None:
+        if self.mask is None or not len(rows):
             return Padding(lengths, self.longest, None, len(rows) * self.longest)
-        return Padding(lengths, self.longest, self.mask[rows], int(lengths.sum()))
+        total, longest = torch.stack([lengths.sum(), lengths.max()]).tolist()
+        full = total == longest * len(rows)
+        return Padding(lengths, longest, None if full else self.mask[rows, :longest], total)
 
     @cached_property
     def starts(self) -> Tensor:
