@@ -52,6 +52,9 @@ def resolve_precision(name: str, device: torch.device, *, training: bool = False
 
 
 def cpu_multiplies_bf16() -> bool:
-    """Return whether this CPU has bf16 instructions; without them bf16 is slower than fp32."""
+    """Return whether this CPU has bf16 instructions; without them bf16 is slower than fp32.
+
+    Only those of x86 are known here: any other CPU counts as one without.
+    """
     features = torch.cpu.get_capabilities()
     return any(features.get(name) for name in ("avx512_bf16", "amx_bf16"))
