@@ -22,18 +22,20 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class Positions(nn.Module):
-    """Adds PE to embeddings; the table grows on demand, so no length is too long."""
+    """Adds PE to embeddings; the table grows on demand, so no length is too long.
 
-    table: Tensor
+    The table is fp32 whatever the network is cast to, and the sum is rounded once. It is computed
+    where it is needed: no part of a checkpoint.
+    """
 
-    def __init__(self, d_model: int, *, length: int = 512) -> None:
+    def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.register_buffer("table", sinusoids(length, d_model), persistent=False)
+        self.table = sinusoids(512, d_model)  # no buffer: casting the network would round it
 
     def forward(self, x: Tensor, *, start: int = 0) -> Tensor:
         """Add PE(start), PE(start + 1), ... to x, B L D."""
         end = start + x.shape[-2]
         if end > len(self.table):
-            longer = sinusoids(max(end, 2 * len(self.table)), x.shape[-1])
-            self.table = longer.to(self.table)
-        return x + self.table[start:end]
+            self.table = sinusoids(max(end, 2 * len(self.table)), x.shape[-1])
+        self.table = self.table.to(x.device)
+        return (x + self.table[start:end]).to(x.dtype)

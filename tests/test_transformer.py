@@ -1,5 +1,7 @@
 """The network as a whole: what surrounds a sentence never changes what comes out for it."""
 
+import copy
+
 import pytest
 import torch
 
@@ -196,6 +198,7 @@ def test_sentences_that_are_left_go_on_as_if_the_others_had_never_been(model, id
     steps(model, cache, ids[1][:, :4])
     kept = torch.tensor([3, 1])
     cache.keep(kept)
+    assert all(layer.memory.keys.shape[2] == 4 for layer in cache.layers)  # the longest source left
     cache.reorder(kept)  # one beam: rows are sentences
     found = steps(model, cache, ids[1][kept, 4:])
     expected = model.decode(ids[1], memory, source=SOURCE)[kept, 4:]
@@ -278,7 +281,43 @@ def test_autocast_in_bf16_is_near_fp32(ids):
 
 
 def test_positions_grow_with_the_longest_sentence():
-    positions = Positions(16, length=4)
-    found = positions(torch.zeros(1, 3, 16), start=998)
-    torch.testing.assert_close(found[0], sinusoids(1001, 16)[998:])
+    positions = Positions(16)
+    found = positions(torch.zeros(1, 3, 16), start=1998)
+    torch.testing.assert_close(found[0], sinusoids(2001, 16)[1998:])
+    assert torch.equal(positions(torch.zeros(1, 600, 16))[0], sinusoids(600, 16))
     assert not positions.state_dict()  # computed, not stored
+
+
+def test_positions_that_grew_in_inference_can_be_trained_with():
+    model = build().train()
+    ids, padding = torch.randint(40, (1, 600)), Padding.full(1, 600)
+    with torch.inference_mode():
+        model(ids, ids, source=padding)
+    copy.deepcopy(model)(ids, ids, source=padding).sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("start", [0, 300, 5000])
+def test_positions_in_half_precision_are_rounded_once_with_the_sum(dtype, start):
+    x = torch.randn(1, 50, 16).to(dtype)
+    positions = Positions(16).to(dtype)
+    found = positions(x, start=start)
+    assert found.dtype == dtype
+    assert torch.equal(found[0], (x[0].float() + sinusoids(start + 50, 16)[start:]).to(dtype))
+
+
+def test_a_network_cast_down_and_up_again_has_its_exact_positions():
+    positions = copy.deepcopy(Positions(16).bfloat16()).float()
+    assert torch.equal(positions(torch.zeros(1, 9, 16))[0], sinusoids(9, 16))
+
+
+@torch.inference_mode()
+def test_steps_in_bf16_at_late_positions_are_near_fp32():
+    model = build(norm="pre")
+    ids = torch.randint(40, (2, 600))
+    padding = Padding.full(2, 600)
+    expected = model(ids, ids, source=padding)
+    half = copy.deepcopy(model).bfloat16()
+    errors = (half(ids, ids, source=padding).float() - expected).pow(2).mean((0, 2)).sqrt()
+    assert errors.max() < 0.05
+    assert errors[300:].mean() < 1.2 * errors[:300].mean()  # no worse far to the right
