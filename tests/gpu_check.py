@@ -112,10 +112,14 @@ def attempt(row: Timing, measure: Callable[[], None]) -> None:
     try:
         measure()
     except (BackendError, torch.OutOfMemoryError) as error:
-        row.refused = str(error).splitlines()[0]
-    except (RuntimeError, TypeError) as error:
-        row.refused = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        row.refused = first_line(error)
+    except (RuntimeError, TypeError, ValueError) as error:
+        row.refused = f"{type(error).__name__}: {first_line(error)}"
         row.broken = True
+
+
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def plan_for(row: Timing, device: torch.device):

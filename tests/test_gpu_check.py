@@ -52,7 +52,8 @@ def test_every_backend_dtype_and_padding_gets_its_row(gpu_check, monkeypatch):
     [
         (BackendError("no"), False),
         (torch.OutOfMemoryError("no"), False),
-        (RuntimeError("no"), True),
+        (RuntimeError("no\nand why not"), True),
+        (ValueError("no"), True),
     ],
 )
 def test_what_goes_wrong_is_part_of_the_report(gpu_check, error, broken):
@@ -63,3 +64,12 @@ def test_what_goes_wrong_is_part_of_the_report(gpu_check, error, broken):
     gpu_check.attempt(row, fail)
     assert row.broken == broken and row.refused in gpu_check.table([row])
     assert row.refused.endswith("no")
+
+
+def test_an_error_without_a_message_is_reported_too(gpu_check):
+    def fail():
+        raise RuntimeError
+
+    row = gpu_check.Timing("encoder", "flash", "fp32", 64, False)
+    gpu_check.attempt(row, fail)
+    assert row.broken and row.refused == "RuntimeError: "
