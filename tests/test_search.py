@@ -285,7 +285,7 @@ def test_hypotheses_cut_at_the_maximum_length_are_marked_and_rank_last() -> None
 
 
 def test_forbidden_ids_never_appear() -> None:
-    model = random_model(9)
+    model = random_model(1)
     sources = random_sources(9, 10)
     free = beam_search(model, sources, DecodingSettings(max_length=10), n_best=5)
     used = {i for hypotheses in free for h in hypotheses for i in h.tokens}
