@@ -26,7 +26,7 @@ demo: $(INSTALLED)
 	@$(BIN)/tfm demo -o $(DEMO)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=10
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow

@@ -1,7 +1,8 @@
 """What a run says while it works. It goes to stderr: stdout carries results and nothing else.
 
 `log` takes text as it is: no markup, no emoji codes, no highlighting, so that a user's text can be
-printed without escaping. Under NO_COLOR, in CI and without a terminal it is plain text.
+printed without escaping. Under NO_COLOR, in CI and without a terminal it is plain text, without
+escape sequences: lines instead of a progress bar, too.
 """
 
 import os
@@ -10,6 +11,7 @@ import sys
 from rich.console import Console
 
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
+PLAIN = IN_CI or os.environ.get("NO_COLOR", "") != ""  # even on what says that it is a terminal
 
 
 class Log(Console):
@@ -26,7 +28,7 @@ log = Log(
     markup=False,
     emoji=False,
     highlight=False,
-    force_terminal=False if IN_CI else None,  # a CI log is no terminal, even if it says so
+    force_terminal=False if PLAIN else None,
 )
 
 

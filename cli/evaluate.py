@@ -37,7 +37,7 @@ Model = Annotated[
     Path | None,
     typer.Argument(metavar="MODEL", help="Model directory; not needed with --hypotheses."),
 ]
-Test = Annotated[str, typer.Option("--test", metavar="CORPUS", help="Pairs to score on.")]
+Test = Annotated[str, typer.Option("--test", metavar="CORPUS", help="Test set: pairs to score on.")]
 Hypotheses = Annotated[
     str | None,
     typer.Option(
@@ -68,6 +68,9 @@ def evaluate(
 
     Scores are of raw, detokenised text, cased if not said otherwise. -o writes the translations, a
     line per pair; -o - writes them to stdout, before the scores.
+
+    A CORPUS is PREFIX (two files, PREFIX.en and PREFIX.de), a .tsv, .csv, .jsonl or .parquet file,
+    hf:NAME or builtin[:N]; `tfm train --help` says more.
     """
     from tfm.model.evaluation import looks_tokenized, require_equal_counts, score
 

@@ -42,10 +42,26 @@ app.add_typer(
     help="Train a tokenizer; encode and decode text.",
     no_args_is_help=False,  # a missing command is one line, like any wrong usage
 )
-app.command("train", short_help="Train a model on sentence pairs.")(train)
-app.command("translate", short_help="Translate line by line.")(translate)
-app.command("eval", short_help="Translate a test set and score it.")(evaluate)
-app.command("inspect-attention", short_help="Show what a translation looks at.")(inspect_attention)
+app.command(
+    "train",
+    short_help="Train a model on sentence pairs.",
+    epilog="Example: tfm train --train data/train --valid data/valid -o runs/mine",
+)(train)
+app.command(
+    "translate",
+    short_help="Translate line by line.",
+    epilog="Example: tfm translate runs/mine < in.en > out.de",
+)(translate)
+app.command(
+    "eval",
+    short_help="Translate a test set and score it.",
+    epilog="Example: tfm eval runs/mine --test data/test",
+)(evaluate)
+app.command(
+    "inspect-attention",
+    short_help="Show what a translation looks at.",
+    epilog='Example: tfm inspect-attention runs/mine "A dog runs." -o report/',
+)(inspect_attention)
 app.command("demo", short_help="Do it all on the built-in corpus.")(demo)
 
 
@@ -87,9 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.Exit as request:
         return request.exit_code
     except typer.TyperException as error:
-        context = getattr(error, "ctx", None)
-        place = context.command_path if context else "tfm"
-        return _fail(f"{error.format_message().rstrip('.')}; see {place} --help", error.exit_code)
+        return _fail(_describe_usage(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
@@ -118,6 +132,14 @@ EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 def _is_users(error: OSError) -> bool:
     return error.filename is not None or error.errno in EXHAUSTED
+
+
+def _describe_usage(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)  # Typer sets it, also for what a verb itself raises
+    place = context.command_path if context else "tfm"
+    # Where no parameter is named, Typer's prefix stands before a sentence that is whole without it.
+    message = error.format_message().removeprefix("Invalid value: ").rstrip(".")
+    return f"{message}; see {place} --help"
 
 
 def _describe(error: UserError | OSError) -> str:

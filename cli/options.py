@@ -37,14 +37,17 @@ Seed = Annotated[
 ]
 Beam = Annotated[
     int | None,
-    typer.Option("--beam", metavar="N", help="Width of the beam; 1 is greedy (decoding.beam)."),
+    typer.Option(
+        "--beam", metavar="N", help="Width of the beam; 1 is greedy (decoding.beam; 5 if not set)."
+    ),
 ]
 LengthPenalty = Annotated[
     float | None,
     typer.Option(
         "--length-penalty",
         metavar="A",
-        help="A hypothesis of n pieces, end included, scores log P / n^A.",
+        help="A hypothesis of n pieces, end included, scores log P / n^A "
+        "(decoding.length_penalty; 1 if not set).",
     ),
 ]
 

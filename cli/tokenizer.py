@@ -37,7 +37,11 @@ Side = Annotated[
 Ids = Annotated[bool, typer.Option("--ids", help="Numbers instead of pieces.")]
 
 
-@tokenizer.command("train")
+@tokenizer.command(
+    "train",
+    short_help="Train a tokenizer on a corpus.",
+    epilog="Example: tfm tokenizer train --train data/train -o mine.model",
+)
 def train(
     train: Corpus,
     output: ModelFile,
@@ -48,7 +52,11 @@ def train(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a SentencePiece tokenizer on the text of a corpus, and say how well it fits."""
+    """Train a SentencePiece tokenizer on the text of a corpus, and say how well it fits.
+
+    A CORPUS is PREFIX (two files, PREFIX.en and PREFIX.de), a .tsv, .csv, .jsonl or .parquet file,
+    hf:NAME or builtin[:N]; `tfm train --help` says more.
+    """
     from tfm.data.corpus import read_pairs
     from tfm.data.tokenizer import train_tokenizer
 
@@ -67,7 +75,11 @@ def train(
         print(_as_text(report, (data.source, data.target)))
 
 
-@tokenizer.command("encode")
+@tokenizer.command(
+    "encode",
+    short_help="Text to pieces, line by line.",
+    epilog="Example: tfm tokenizer encode mine.model < in.en",
+)
 def encode(model: Model, side: Side = "source", ids: Ids = False, debug: Debug = False) -> None:
     """Read text on stdin and write the pieces of each line, a space between them.
 
@@ -79,7 +91,11 @@ def encode(model: Model, side: Side = "source", ids: Ids = False, debug: Debug =
         _write(" ".join(map(str, line) if ids else pieces.pieces(line)) for line in encoded)
 
 
-@tokenizer.command("decode")
+@tokenizer.command(
+    "decode",
+    short_help="Pieces to text, line by line.",
+    epilog="Example: tfm tokenizer decode mine.model < in.pieces",
+)
 def decode(model: Model, side: Side = "source", ids: Ids = False, debug: Debug = False) -> None:
     """Read pieces (or ids) on stdin and write the text of each line: the inverse of encode."""
     pieces = _load(model, side)

@@ -4,6 +4,7 @@ The processes run the real `main` with one more verb, `act`, which does what an 
 """
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -14,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from tfm.cli.console import one_line
+from tfm.cli.main import app
+from tfm.model.settings import DecodingSettings
 
 ACT = """
 import errno, sys, time
@@ -137,6 +141,72 @@ def test_wrong_usage_is_two_and_one_line_that_points_to_help(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train",), "needs --train CORPUS and -o DIR; see tfm train --help"),
+        (
+            ("eval", "--test", "builtin"),
+            "give a MODEL to translate with, or --hypotheses FILE to score; see tfm eval --help",
+        ),
+        (
+            ("inspect-attention", "model", "text", "--format", "gif"),
+            "Invalid value for --format: 'gif' is none of npz, json, svg, png; "
+            "see tfm inspect-attention --help",
+        ),
+    ],
+)
+def test_wrong_usage_that_a_verb_finds_itself_reads_the_same(
+    run_tfm: RunTfm, arguments: tuple[str, ...], message: str
+) -> None:
+    assert run_tfm(*arguments) == (2, b"", f"tfm: error: {message}\n")
+
+
+def on_a_terminal(*command: str | Path, environment: dict[str, str]) -> bytes:
+    """Run `command` with stderr on a terminal of its own; return all that it wrote there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=environment,
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while part := os.read(ours, 65536):
+            written += part
+    except OSError:  # Linux: nobody holds the other end any more
+        pass
+    os.close(ours)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, written
+    assert b"\x1b" not in stdout
+    return written
+
+
+@pytest.mark.parametrize(
+    ("variables", "escapes"), [({}, True), ({"NO_COLOR": "1"}, False), ({"CI": "true"}, False)]
+)
+def test_a_terminal_gets_colours_and_a_bar_unless_told_otherwise(
+    environment: dict[str, str],
+    tiny_model: Path,
+    tiny_corpus: str,
+    variables: dict[str, str],
+    escapes: bool,
+) -> None:
+    """Promise 2: NO_COLOR and CI are respected even where stderr is a terminal."""
+    blank = {"NO_COLOR": "", "CI": "", "TERM": "xterm-256color"}
+    on = partial(on_a_terminal, environment=environment | blank | variables)
+    said = on("-c", ACT, "act", "say")
+    assert b"tfm: warning: look at [3]: now" in said
+    assert (b"\x1b" in said) == escapes
+    progress = on("-m", "tfm.cli", "eval", tiny_model, "--test", tiny_corpus)
+    assert b"attention" in progress
+    assert (b"\x1b" in progress) == escapes
+
+
+@pytest.mark.parametrize(
     ("sent", "code", "said"),
     [(signal.SIGINT, 130, "tfm: error: interrupted\n"), (signal.SIGTERM, 143, "")],
 )
@@ -238,15 +308,45 @@ def test_no_argument_at_all_shows_the_help(run_tfm: RunTfm) -> None:
     assert run_tfm().code == 0
 
 
-VERBS = ["train", "translate", "eval", "inspect-attention", "demo"]
+NETWORK_VERBS = ["train", "translate", "eval", "inspect-attention", "demo"]
+TOKENIZER_VERBS = ["tokenizer train", "tokenizer encode", "tokenizer decode"]
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "tokenizer train", "tokenizer encode"])
+@pytest.mark.parametrize("verb", [*NETWORK_VERBS, *TOKENIZER_VERBS])
 def test_every_verb_has_help_and_the_debug_flag(run_tfm: RunTfm, verb: str) -> None:
     done = run_tfm(*verb.split(), "--help")
     assert (done.code, done.stderr) == (0, "")
     assert b"--debug" in done.stdout
     assert b"\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("verb", [*NETWORK_VERBS, *TOKENIZER_VERBS])
+def test_every_option_and_argument_is_explained(verb: str) -> None:
+    command = typer.main.get_command(app)
+    for name in verb.split():
+        command = command.commands[name]
+    assert command.params
+    assert [param.name for param in command.params if not param.help] == []
+
+
+@pytest.mark.parametrize("verb", NETWORK_VERBS)
+def test_every_verb_that_runs_the_network_lets_choose_how(verb: str) -> None:
+    command = typer.main.get_command(app).commands[verb]
+    flags = {flag for param in command.params for flag in param.opts}
+    assert {"--device", "--precision", "--attention"} <= flags
+
+
+@pytest.mark.parametrize("verb", ["train", "eval", "tokenizer train"])
+def test_a_verb_that_reads_a_corpus_says_what_that_is(run_tfm: RunTfm, verb: str) -> None:
+    text = " ".join(run_tfm(*verb.split(), "--help").stdout.decode().split())
+    assert "A CORPUS is PREFIX" in text and "builtin[:N]" in text
+
+
+def test_help_gives_the_defaults_of_the_search(run_tfm: RunTfm) -> None:
+    text = " ".join(run_tfm("translate", "--help").stdout.decode().split())
+    default = DecodingSettings()
+    assert f"decoding.beam; {default.beam} if not set" in text
+    assert f"decoding.length_penalty; {default.length_penalty:g} if not set" in text
 
 
 def test_the_length_penalty_is_one_formula_and_printed_in_help(run_tfm: RunTfm) -> None:

@@ -33,12 +33,14 @@ def test_the_demo_does_every_step_and_ends_with_its_bleu(
     monkeypatch.setattr(module, "train", train)
     monkeypatch.setattr(socket.socket, "connect", connect)
     directory = tmp_path / "demo"
-    module.demo(directory)
+    machine = {"device": "cpu", "precision": "fp32", "attention": "math"}
+    module.demo(directory, **machine)
 
     stdout, stderr = capsys.readouterr()
-    assert asked == {"config": "demo", "train": "builtin", "valid": "builtin"}
-    commands = re.findall(r"^   \$ tfm ([\w-]+) ", stderr, re.MULTILINE)
+    assert asked == {"config": "demo", "train": "builtin", "valid": "builtin"} | machine
+    commands = re.findall(r"^   \$ tfm ([\w-]+) .*--attention math", stderr, re.MULTILINE)
     assert commands == ["train", "translate", "eval", "inspect-attention"]
+    assert "math: the formula" in stderr and "kernel" not in stderr  # what runs it obeyed
     assert re.search(r"Done in \d+ min \d+ s", stderr)
 
     pairs = list(read_pairs("builtin", source="en", target="de", split="test"))

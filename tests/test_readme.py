@@ -6,13 +6,14 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tfm.data.corpus import read_pairs
-from tfm.model.settings import presets
+from tfm.model.settings import Settings, presets
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -84,13 +85,36 @@ def test_the_tour_runs_as_written(users_folder: Path, users_environment: dict[st
         assert printed.startswith("['")
 
 
+def test_the_samples_look_as_what_the_commands_print(
+    users_folder: Path, users_environment: dict[str, str], tiny_model_directory: Path
+) -> None:
+    """A small model stands in for the demo's, so that numbers and translations are others."""
+    shutil.copytree(tiny_model_directory, users_folder / "runs/demo")
+    (block,) = blocks("Start", "console")
+    samples = [sample.partition("\n") for sample in block.removeprefix("$ ").split("\n$ ")]
+    assert [command.partition(" runs/demo")[0][-4:] for command, _, _ in samples] == [
+        "late",
+        "eval",
+    ]
+    for command, _, sample in samples:
+        printed = run("bash", "-c", command, cwd=users_folder, environment=users_environment)
+        assert len(printed.splitlines()) == len(sample.splitlines())
+        if "tfm eval" in command:
+            assert re.sub(r"[\d.]+", "0", printed) == re.sub(r"[\d.]+", "0", sample)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_make_demo_learns_the_built_in_corpus(tmp_path: Path) -> None:
+def test_make_demo_learns_the_built_in_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "make demo\n" in blocks("Start", "sh")
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    started = time.monotonic()
     printed = run("make", "demo", f"DEMO={tmp_path / 'demo'}", cwd=ROOT, environment=environment)
     last = printed.splitlines()[-1]
+    with capsys.disabled():  # for whoever reads the log: the time is no part of what is tested
+        print(f"\nmake demo: {time.monotonic() - started:.0f} s, {last}")
     assert re.fullmatch(r"BLEU = \d+\.\d", last)
     assert float(last.removeprefix("BLEU = ")) >= 90
     assert (tmp_path / "demo/model.safetensors").exists()
@@ -117,3 +141,15 @@ def test_links_point_to_what_exists() -> None:
 def test_the_table_of_presets_is_complete() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \|", section("Presets"), re.MULTILINE)
     assert sorted(rows) == presets()
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_the_table_of_presets_agrees_with_the_files(preset: str) -> None:
+    settings = Settings.read(preset)
+    model, data = settings.model, settings.data
+    (row,) = re.findall(rf"^\| `{preset}` \|(.*)$", section("Presets"), re.MULTILINE)
+    sizes, steps, corpus, *_ = (cell.strip() for cell in row.split("|"))
+    layers = f"{model.encoder_layers}+{model.decoder_layers} layers"
+    assert sizes == f"d {model.d_model}, ff {model.d_ff}, {model.heads} heads, {layers}"
+    assert steps == f"{settings.training.steps:,}"
+    assert corpus.endswith(f", {data.source}-{data.target}")
