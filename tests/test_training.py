@@ -247,6 +247,28 @@ def test_weight_decay_spares_biases_and_norms(tokenizer: Tokenizer) -> None:
         assert decay[parameter] == (0.0 if name.endswith("bias") or "norm" in name else 0.1)
 
 
+def test_random_numbers_of_a_step_follow_from_seed_and_step(
+    tokenizer: Tokenizer, corpus: EncodedCorpus
+) -> None:
+    """Whatever was drawn before; and no two of them share their dropout masks."""
+    batch = make_batch(corpus, np.arange(20))
+    losses = {}
+    for seed, step, drawn in [(1, 3, 0), (1, 3, 5), (1, 4, 0), (3, 1, 0), (2, 3, 0), (1, 2**33, 0)]:
+        learner = new_learner(tokenizer)
+        torch.rand(drawn)
+        settings = in_steps(seed=seed).training
+        result = train_step(learner, [batch], settings, step=step, learning_rate=1e-3)
+        assert losses.setdefault((seed, step), result.nats) == result.nats
+    assert len(set(losses.values())) == 5
+
+
+def test_the_state_holds_weights_and_moments_only(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    names = read_tensors(new_run(tmp_path).directory.last).tensors
+    assert {name.partition(".")[0] for name in names} <= {"model", "optimizer"}
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_stops_before_the_step_and_names_it(
     new_run: Callable[..., Run], tmp_path: Path, bad: float
@@ -439,7 +461,7 @@ def test_metrics_tell_one_story(new_run: Callable[..., Run], tmp_path: Path) -> 
     assert 0 < logged["nats_per_token"] < 10 and logged["loss"] > 0
 
 
-def test_validation_changes_neither_random_numbers_nor_weights(
+def test_validation_may_draw_random_numbers_and_changes_no_weights(
     new_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def search_that_draws(*_: object) -> float:
@@ -451,7 +473,6 @@ def test_validation_changes_neither_random_numbers_nor_weights(
         run = new_run(tmp_path / str(every), in_steps(validate_every=every))
         train(run, Silence())
         last.append(read_tensors(run.directory.last).tensors)
-    assert "rng.torch" in last[0]
     for name in last[0]:
         assert torch.equal(last[0][name], last[1][name]), name
 

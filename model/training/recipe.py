@@ -89,7 +89,7 @@ def prepare(order: Order, reporter: Reporter) -> Run:
 
 
 def build_learner(settings: Settings, material: Material, machine: Machine) -> Learner:
-    """Seed all random numbers and build a network with its optimizer."""
+    """Build a network, whose first weights follow from the seed, with its optimizer."""
     torch.manual_seed(settings.training.seed)
     model = build_model(settings, material.tokenizer).to(machine.device)
     model.use_attention(machine.plan)

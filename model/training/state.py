@@ -1,7 +1,7 @@
 """The state of a run, saved whole: a run that continues is bit for bit one that never stopped.
 
-Tensors (weights, Adam's moments, random number generators) and counters go into one file that is
-replaced in one step. The order of batches needs no state but its position: it is a pure function.
+Tensors (weights, Adam's moments) and counters go into one file that is replaced in one step. Random
+numbers and the order of batches need no state but their position: they are pure functions.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tfm.data.batching import Batch, EncodedCorpus, epoch_batches, make_batch
@@ -106,15 +105,12 @@ def save_state(path: Path, learner: Learner, progress: Progress, header: Mapping
     for name, parameter in learner.model.named_parameters():
         state = learner.optimizer.state.get(parameter, {})
         tensors |= {f"optimizer.{name}.{key}": state[key] for key in MOMENTS if state}
-    tensors["rng.torch"] = torch.get_rng_state()
-    if learner.device.type == "cuda":
-        tensors["rng.cuda"] = torch.cuda.get_rng_state(learner.device)
     counters = {"progress": asdict(progress), "scaler": learner.scaler.state_dict()}
     write_tensors(path, tensors, {**header, **counters, "model": architecture(learner.model)})
 
 
 def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
-    """Put weights, optimizer and random number generators back as they were saved.
+    """Put weights, optimizer and counters back as they were saved.
 
     Raises:
         CheckpointError: if the file, called `path`, holds no such state or does not fit the model.
@@ -131,9 +127,6 @@ def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
             }
     if learner.scaler.is_enabled() and stored.header["scaler"]:
         learner.scaler.load_state_dict(stored.header["scaler"])
-    torch.set_rng_state(stored.tensors["rng.torch"])
-    if learner.device.type == "cuda" and "rng.cuda" in stored.tensors:
-        torch.cuda.set_rng_state(stored.tensors["rng.cuda"], learner.device)
     return Progress.from_json(stored.header["progress"])
 
 

@@ -12,6 +12,7 @@ from tfm.data.batching import Batch
 from tfm.data.errors import UserError
 from tfm.model.settings import TrainingSettings
 from tfm.model.training.objective import DeviceBatch, objective
+from tfm.model.training.randomness import seed_step
 from tfm.model.transformer import Transformer
 
 EPSILON = 1e-9  # Adam's (paper, section 5.3)
@@ -88,9 +89,12 @@ def train_step(
 ) -> StepResult:
     """Take one optimizer step on the mean loss per target token of all `batches` together.
 
+    It depends on its arguments only: the random numbers are those of (seed, step).
+
     Raises:
         Diverged: before the weights change, if the loss or the gradient is not finite.
     """
+    seed_step(settings.seed, step)
     on_device = [DeviceBatch.from_batch(batch, learner.device) for batch in batches]
     target_tokens = sum(batch.target_tokens for batch in on_device)
     loss = torch.zeros((), device=learner.device)

@@ -47,11 +47,10 @@ class Scores:
 def validate(
     learner: Learner, valid: ValidationSet, tokenizer: Tokenizer, settings: Settings
 ) -> Scores:
-    """Measure the model as it is. Weights, training mode and random numbers stay untouched."""
+    """Measure the model as it is. Weights and training mode stay untouched."""
     model = learner.model
     was_training = model.training
-    devices = [learner.device] if learner.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), learner.autocast():
+    with learner.autocast():
         model.eval()
         loss, nats = validation_loss(learner, valid.corpus, settings)
         bleu = (
