@@ -29,7 +29,7 @@ from tfm.model.training.identity import CorpusRecord
 from tfm.model.training.loop import train
 from tfm.model.training.material import validation_set
 from tfm.model.training.metrics import Metrics
-from tfm.model.training.objective import DeviceBatch, objective, smoothed_cross_entropy
+from tfm.model.training.objective import DeviceBatch, Objective, smoothed_cross_entropy
 from tfm.model.training.reporting import Silence, StepReport
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import learning_rate
@@ -133,7 +133,7 @@ def test_loss_is_that_of_torch_on_padded_batches(
     batch = make_batch(corpus, np.arange(20))
     assert (batch.target_out == PAD).any(), "a test without padding would prove nothing"
     on_device = DeviceBatch.from_batch(batch, CPU)
-    found = objective(model, on_device, label_smoothing=smoothing)
+    found = Objective(model, label_smoothing=smoothing)(on_device)
     logits = model(
         on_device.source,
         on_device.target_in,
@@ -146,7 +146,7 @@ def test_loss_is_that_of_torch_on_padded_batches(
             logits, targets, ignore_index=PAD, reduction="sum", label_smoothing=amount
         )
         torch.testing.assert_close(value, expected)
-    assert on_device.target_tokens == (batch.target_out != PAD).sum()
+    assert len(on_device.targets) == (batch.target_out != PAD).sum()
 
 
 def test_loss_gradient_is_that_of_torch_in_half_precision_too() -> None:
@@ -182,14 +182,38 @@ def test_loss_of_a_step_is_the_mean_over_all_its_target_tokens(
     learner.model.eval()  # no dropout
     batches = [make_batch(corpus, part) for part in (np.arange(2), np.arange(2, 40))]
     with torch.no_grad():
-        sums = [
-            float(objective(learner.model, DeviceBatch.from_batch(b, CPU), label_smoothing=0.1)[0])
-            for b in batches
-        ]
+        sums = [float(learner.losses(batch).loss) for batch in batches]
     result = train_step(learner, batches, SETTINGS.training, step=1, learning_rate=1e-3)
     assert result.loss == pytest.approx(sum(sums), rel=1e-5)
     assert result.target_tokens == sum(int(b.target_lengths.sum()) for b in batches)
     assert result.tokens == result.target_tokens + sum(int(b.source_lengths.sum()) for b in batches)
+
+
+def test_the_objective_may_be_wrapped_and_the_model_stays_plain(
+    new_run: Callable[..., Run], whole: RunDirectory, tmp_path: Path
+) -> None:
+    """As DDP does it: every loss comes from the wrapper, whose names of weights are saved nowhere.
+
+    DDP itself needs a process group; what it asks for is that losses come from a module's forward.
+    """
+
+    class Wrapper(torch.nn.Module):
+        calls = 0
+
+        def __init__(self, module: torch.nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, batch: DeviceBatch) -> Any:
+            self.calls += 1
+            return self.module(batch)
+
+    run = new_run(tmp_path)
+    wrapper = Wrapper(run.learner.objective)
+    run.learner.objective = wrapper
+    train(run, Silence())
+    assert wrapper.calls > SETTINGS.training.accumulate * SETTINGS.training.steps
+    assert_same_run(whole, run.directory)
 
 
 # Schedule and step
@@ -490,11 +514,13 @@ def test_validation_loss_covers_the_whole_corpus_and_ignores_batching(
     run = new_run(tmp_path)
     assert run.valid is not None
     found = validate(run.learner, run.valid, run.tokenizer, run.settings)
-    batch = DeviceBatch.from_batch(make_batch(run.valid.corpus, np.arange(8)), CPU)
+    batch = make_batch(run.valid.corpus, np.arange(8))
+    run.learner.model.eval()
     with torch.no_grad():
-        whole = objective(run.learner.model.eval(), batch, label_smoothing=0.1)
-    assert found.nats_per_token == pytest.approx(float(whole.nats) / batch.target_tokens, rel=1e-5)
-    assert found.loss == pytest.approx(float(whole.loss) / batch.target_tokens, rel=1e-5)
+        whole = run.learner.losses(batch)
+    tokens = int(batch.target_lengths.sum())
+    assert found.nats_per_token == pytest.approx(float(whole.nats) / tokens, rel=1e-5)
+    assert found.loss == pytest.approx(float(whole.loss) / tokens, rel=1e-5)
     assert found.bleu is not None and 0 <= found.bleu <= 100
 
 

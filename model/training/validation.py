@@ -11,8 +11,7 @@ from tfm.data.tokenizer import EOS, Tokenizer
 from tfm.model.evaluation import METRICS
 from tfm.model.search import beam_search
 from tfm.model.settings import DecodingSettings, Settings
-from tfm.model.training.objective import DeviceBatch, objective
-from tfm.model.training.step import Learner
+from tfm.model.training.step import Learner, count_target_tokens
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,9 @@ def validation_loss(
     batches = epoch_batches(corpus, batch_tokens=settings.training.batch_tokens, seed=0, epoch=0)
     with torch.no_grad():
         for indices in batches:
-            batch = DeviceBatch.from_batch(make_batch(corpus, indices), learner.device)
-            smoothing = settings.training.label_smoothing
-            part = objective(learner.model, batch, label_smoothing=smoothing)
-            sums += torch.stack([part.loss, part.nats])
-            tokens += batch.target_tokens
+            batch = make_batch(corpus, indices)
+            sums += torch.stack([*learner.losses(batch)])
+            tokens += count_target_tokens([batch])
     loss, nats = (sums / tokens).tolist()
     return loss, nats
 
