@@ -11,7 +11,7 @@ from tfm.cli import console
 
 if TYPE_CHECKING:
     from tfm.model.training.reporting import StepReport
-    from tfm.model.training.validation import Scores
+    from tfm.model.training.validation import ValidationScores
 
 LINE_EVERY = 100  # steps, where there is no terminal
 
@@ -64,7 +64,7 @@ class TrainingProgress:
                 f"{report.tokens_per_s:,.0f} tokens/s  ETA {left}"
             )
 
-    def on_validation(self, step: int, scores: "Scores", *, best: bool) -> None:
+    def on_validation(self, step: int, scores: "ValidationScores", *, best: bool) -> None:
         """Print the scores."""
         mark = "  (best so far)" if best else ""
         console.note(f"step {step:,}: validation {describe_scores(scores)}{mark}")
@@ -78,7 +78,7 @@ class TrainingProgress:
         return (perf_counter() - self.begin) / (step - self.first_step) * (steps - step)
 
 
-def describe_scores(scores: "Scores") -> str:
+def describe_scores(scores: "ValidationScores") -> str:
     """Return the scores of a validation for reading."""
     bleu = "" if scores.bleu is None else f", BLEU {scores.bleu:.2f} (greedy)"
     return f"loss {scores.nats_per_token:.3f} nats per token{bleu}"

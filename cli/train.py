@@ -83,8 +83,7 @@ def train(
         precision=precision,
         attention=attention,
     )
-    with TrainingProgress() as progress:
-        run = prepare(order, progress)
+    with TrainingProgress() as progress, prepare(order, progress) as run:
         if run.complete:
             console.note(describe_end(run))
             return

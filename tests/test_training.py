@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from tfm.data.batching import EncodedCorpus, encode_corpus, make_batch
 from tfm.data.corpus import Pair
+from tfm.data.errors import BackendError
 from tfm.data.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 from tfm.model.attention.choice import resolve
 from tfm.model.checkpoint import build_model, load_weights, weights_of
@@ -27,9 +28,10 @@ from tfm.model.training.curve import learning_curve, round_ticks
 from tfm.model.training.directory import RunDirectory
 from tfm.model.training.identity import CorpusRecord
 from tfm.model.training.loop import train
-from tfm.model.training.material import validation_set
+from tfm.model.training.material import Order, validation_set
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.objective import DeviceBatch, Objective, smoothed_cross_entropy
+from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence, StepReport
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import learning_rate
@@ -37,7 +39,7 @@ from tfm.model.training.selection import average_weights
 from tfm.model.training.signals import Interrupted
 from tfm.model.training.state import BatchStream, Progress
 from tfm.model.training.step import Diverged, Learner, clip_gradient, train_step
-from tfm.model.training.validation import Scores, ValidationSet, validate
+from tfm.model.training.validation import ValidationScores, ValidationSet, validate
 
 CPU = torch.device("cpu")
 WORDS = "red blue green old new cat dog man bird house runs sees finds eats likes two".split()
@@ -98,7 +100,7 @@ def new_run(tokenizer: Tokenizer, corpus: EncodedCorpus) -> Callable[..., Run]:
 
     def make(path: Path, settings: Settings = SETTINGS, *, valid: bool = True) -> Run:
         directory = RunDirectory(path)
-        directory.create()
+        directory.checkpoints.mkdir(parents=True, exist_ok=True)
         pairs = copy_pairs(8, seed=2)
         run = Run(
             directory=directory,
@@ -530,7 +532,7 @@ def test_patience_stops_after_so_many_validations_without_a_new_best(
     scores = iter([5.0, 7.0, 6.0, 7.0, 6.5, 9.0, 9.0])
     monkeypatch.setattr(
         "tfm.model.training.loop.validate",
-        lambda *_: Scores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
+        lambda *_: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
     )
     settings = in_steps(validate_every=1, patience=3, average_last=0)
     run = new_run(tmp_path, settings)
@@ -544,7 +546,7 @@ def test_patience_stops_after_so_many_validations_without_a_new_best(
 
 
 def test_best_is_the_highest_bleu_or_the_lowest_loss() -> None:
-    a, b = Scores(1.0, 2.0, 30.0), Scores(1.0, 1.5, 29.0)
+    a, b = ValidationScores(1.0, 2.0, 30.0), ValidationScores(1.0, 1.5, 29.0)
     assert a.better_than(b, "bleu") and not b.better_than(a, "bleu")
     assert b.better_than(a, "loss") and not a.better_than(b, "loss")
     assert a.better_than(None, "bleu")
@@ -574,11 +576,11 @@ def test_the_better_of_best_and_average_becomes_the_model(
     for average, chosen in ((99.0, "average"), (1.0, "best")):
         monkeypatch.setattr(
             "tfm.model.training.selection.validate",
-            lambda *_, bleu=average: Scores(loss=1.0, nats_per_token=1.0, bleu=bleu),
+            lambda *_, bleu=average: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=bleu),
         )
         monkeypatch.setattr(
             "tfm.model.training.loop.validate",
-            lambda learner, *_: Scores(loss=1.0, nats_per_token=1.0, bleu=50.0),
+            lambda learner, *_: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=50.0),
         )
         run = new_run(tmp_path / chosen)
         outcome = train(run, Silence())
@@ -625,6 +627,19 @@ def test_the_record_of_a_corpus_names_no_place(
     corpus: EncodedCorpus, corpus_string: str, recorded: str
 ) -> None:
     assert CorpusRecord.of(corpus_string, "0" * 64, corpus).corpus == recorded
+
+
+def test_attention_that_cannot_take_the_head_width_is_refused_up_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**facts: Any) -> list[str]:
+        return [f"head width {facts['head_width']}"]  # as a GPU's flash kernels do beyond 256
+
+    monkeypatch.setattr("tfm.model.attention.flash.refusals", refuse)
+    wide = replace(SETTINGS, model=replace(SETTINGS.model, d_model=1200, heads=4))
+    order = Order(settings=wide, train="nowhere", valid=None, directory=tmp_path, attention="flash")
+    with pytest.raises(BackendError, match="head width 300"), prepare(order, Silence()):
+        pass
 
 
 def test_snapshots_of_an_earlier_sitting_are_averaged_only_if_asked_for(

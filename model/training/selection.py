@@ -13,7 +13,7 @@ import torch
 
 from tfm.model.checkpoint import load_weights, save_weights, weights_of
 from tfm.model.training.run import Run
-from tfm.model.training.validation import Scores, ValidationSet, validate
+from tfm.model.training.validation import ValidationScores, ValidationSet, validate
 from tfm.model.transformer import Transformer
 
 
@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
     """What a finished run left in model.safetensors."""
 
     chosen: str  # "best", "average" or "last"
-    scores: dict[str, Scores]  # of each candidate; empty without a validation set
+    scores: dict[str, ValidationScores]  # of each candidate; empty without a validation set
     early: bool  # patience ended it before the last step
 
 
@@ -60,9 +60,9 @@ def choose(run: Run) -> Outcome:
 
 def _choose_by_score(
     run: Run, valid: ValidationSet, snapshots: Sequence[Path]
-) -> tuple[str, dict[str, Scores]]:
+) -> tuple[str, dict[str, ValidationScores]]:
     model = run.learner.model
-    scores = {"best": Scores(**load_weights(run.directory.best, model)["scores"])}
+    scores = {"best": ValidationScores(**load_weights(run.directory.best, model)["scores"])}
     if len(snapshots) > 1:
         average_weights(model, snapshots)
         scores["average"] = validate(run.learner, valid, run.tokenizer, run.settings)

@@ -15,9 +15,9 @@ from tfm.data.batching import Batch, EncodedCorpus, epoch_batches, make_batch
 from tfm.data.errors import CheckpointError
 from tfm.model.checkpoint import architecture, fill_weights, weights_of
 from tfm.model.settings import TrainingSettings
-from tfm.model.tensor_file import Stored, write_tensors
+from tfm.model.tensor_file import Stored, read_tensors, write_tensors
 from tfm.model.training.step import Learner, StepResult
-from tfm.model.training.validation import Scores
+from tfm.model.training.validation import ValidationScores
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Progress:
     batch: int = 0
     seconds: float = 0.0
     best_step: int = 0
-    best: Scores | None = None
+    best: ValidationScores | None = None
     validations_without_best: int = 0
     snapshots: list[int] = field(default_factory=list)
     since_log: Sums = field(default_factory=Sums)
@@ -57,7 +57,7 @@ class Progress:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Progress":
         """Read what `dataclasses.asdict` gave."""
-        best = Scores(**values["best"]) if values["best"] else None
+        best = ValidationScores(**values["best"]) if values["best"] else None
         return cls(**{**values, "best": best, "since_log": Sums(**values["since_log"])})
 
 
@@ -109,14 +109,24 @@ def save_state(path: Path, learner: Learner, progress: Progress, header: Mapping
     write_tensors(path, tensors, {**header, **counters, "model": architecture(learner.model)})
 
 
+def read_state(path: Path) -> Stored:
+    """Read a file of `save_state`.
+
+    Raises:
+        CheckpointError: if it is damaged or holds weights only.
+    """
+    stored = read_tensors(path)
+    if "progress" not in stored.header:
+        raise CheckpointError(f"{path}: holds weights only; training cannot continue from it")
+    return stored
+
+
 def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
     """Put weights, optimizer and counters back as they were saved.
 
     Raises:
-        CheckpointError: if the file, called `path`, holds no such state or does not fit the model.
+        CheckpointError: if what was stored in `path` does not fit the model.
     """
-    if "progress" not in stored.header:
-        raise CheckpointError(f"{path}: holds weights only; training cannot continue from it")
     weights = _named(stored.tensors, "model.")
     fill_weights(learner.model, weights, stored.header, path=path)
     for name, parameter in learner.model.named_parameters():

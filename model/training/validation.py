@@ -23,7 +23,7 @@ class ValidationSet:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ValidationScores:
     """What a model is worth on the validation set."""
 
     loss: float  # per target token, with the run's label smoothing
@@ -31,7 +31,7 @@ class Scores:
     # Greedy translations, detokenised and cased, against raw references; None if none are made.
     bleu: float | None
 
-    def better_than(self, other: "Scores | None", metric: str) -> bool:
+    def better_than(self, other: "ValidationScores | None", metric: str) -> bool:
         """Return whether these scores beat `other` in `metric`, "bleu" or "loss".
 
         The loss is the one without smoothing; it also decides between equal BLEU scores.
@@ -45,7 +45,7 @@ class Scores:
 
 def validate(
     learner: Learner, valid: ValidationSet, tokenizer: Tokenizer, settings: Settings
-) -> Scores:
+) -> ValidationScores:
     """Measure the model as it is. Weights and training mode stay untouched."""
     model = learner.model
     was_training = model.training
@@ -58,7 +58,7 @@ def validate(
             else None
         )
     model.train(was_training)
-    return Scores(loss, nats, bleu)
+    return ValidationScores(loss, nats, bleu)
 
 
 def validation_loss(
