@@ -90,8 +90,13 @@ def train(
         try:
             outcome = run_training(run, progress)
         except Interrupted as stop:
-            console.note(f"{stop}; the state is saved: repeat the command to go on")
-            raise KeyboardInterrupt if stop.number == signal.SIGINT else SystemExit(143) from None
+            console.note(
+                f"{stop} after step {run.progress.step}; the state is saved: repeat the command "
+                f"to go on"
+            )
+            if stop.number == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + stop.number) from None
     for line in describe_outcome(run, outcome):
         console.note(line)
 
@@ -111,7 +116,7 @@ def describe_end(run: "Run") -> str:
 def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:
     """Yield lines that say what the model directory holds now, and why."""
     names = {
-        "best": f"the weights of step {run.progress.best_step:,}",
+        "best": f"the weights of step {outcome.best_step or 0:,}",
         "average": f"the mean of the last {len(run.progress.snapshots)} checkpoints",
         "last": "the last weights",
     }

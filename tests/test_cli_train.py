@@ -412,10 +412,12 @@ def kill_after(process: "subprocess.Popen[str]", line: str, number: int) -> tupl
     return process.wait(timeout=60), rest
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_killed_and_terminated_runs_end_as_one_that_was_left_alone(
-    prefix: Path, tmp_path: Path, environment: dict[str, str]
+    prefix: Path, tmp_path: Path, environment: dict[str, str], precision: str
 ) -> None:
     more = ("--valid", prefix, "--steps", "150", "--set", "training.validate_every=25")
+    more += ("--precision", precision)
     whole, stopped = (command(tmp_path / n, *more, train=prefix) for n in ("whole", "stopped"))
     assert main(whole) == 0
     code, _ = kill_after(start(stopped, environment), "step 50: validation", signal.SIGKILL)
@@ -432,15 +434,17 @@ def test_killed_and_terminated_runs_end_as_one_that_was_left_alone(
     assert not leftover.exists()
 
 
-def test_ctrl_c_saves_and_exits_130(
-    prefix: Path, tmp_path: Path, environment: dict[str, str]
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_ctrl_c_and_a_closed_terminal_save_and_end(
+    prefix: Path, tmp_path: Path, environment: dict[str, str], name: str
 ) -> None:
     more = ("--valid", prefix, "--steps", "100000", "--set", "training.validate_every=25")
     process = start(command(tmp_path / "run", *more, train=prefix), environment)
-    code, rest = kill_after(process, "step 25: validation", signal.SIGINT)
-    assert code == 130 and "Traceback" not in rest
-    assert re.search(r"stopped by SIGINT after step \d+; .*repeat", rest)
-    assert rest.splitlines()[-1] == "tfm: error: interrupted"
+    number = signal.Signals[name]
+    code, rest = kill_after(process, "step 25: validation", number)
+    assert code == 128 + number and "Traceback" not in rest
+    assert re.search(rf"stopped by {name} after step \d+; .*repeat", rest)
+    assert rest.endswith("tfm: error: interrupted\n") == (name == "SIGINT")
     step = re.search(r"after step (\d+)", rest)
     header = read_tensors(tmp_path / "run" / "checkpoints" / "last.safetensors").header
     assert step and header["progress"]["step"] == int(step[1])

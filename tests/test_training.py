@@ -1,8 +1,10 @@
 """Training: the objective, the step, the order of events, and resuming bit for bit."""
 
+import functools
 import json
 import math
 import random
+import re
 import signal
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -15,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tfm.data.batching import EncodedCorpus, encode_corpus, make_batch
+from tfm.data.batching import EncodedCorpus, encode_corpus, epoch_batches, make_batch
 from tfm.data.corpus import Pair
 from tfm.data.errors import BackendError
 from tfm.data.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
@@ -36,7 +38,7 @@ from tfm.model.training.reporting import Silence, StepReport
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import learning_rate
 from tfm.model.training.selection import average_weights
-from tfm.model.training.signals import Interrupted
+from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Progress
 from tfm.model.training.step import Diverged, Learner, clip_gradient, train_step
 from tfm.model.training.validation import ValidationScores, ValidationSet, validate
@@ -82,12 +84,14 @@ def corpus(tokenizer: Tokenizer) -> EncodedCorpus:
     return encode_corpus(copy_pairs(60, seed=1), tokenizer, SETTINGS.data)
 
 
-def new_learner(tokenizer: Tokenizer, settings: Settings = SETTINGS) -> Learner:
+def new_learner(
+    tokenizer: Tokenizer, settings: Settings = SETTINGS, dtype: torch.dtype = torch.float32
+) -> Learner:
     torch.manual_seed(settings.training.seed)
     model = build_model(settings, tokenizer)
-    plan = resolve("math", device=CPU, dtype=torch.float32, dropout=0.0, training=True)
+    plan = resolve("math", device=CPU, dtype=dtype, dropout=0.0, training=True)
     model.use_attention(plan)
-    return Learner.create(model, settings.training, device=CPU, dtype=torch.float32)
+    return Learner.create(model, settings.training, device=CPU, dtype=dtype)
 
 
 def in_steps(**changes: Any) -> Settings:
@@ -98,14 +102,20 @@ def in_steps(**changes: Any) -> Settings:
 def new_run(tokenizer: Tokenizer, corpus: EncodedCorpus) -> Callable[..., Run]:
     """Make a run on the copy task in a directory; it goes on where an earlier one stopped."""
 
-    def make(path: Path, settings: Settings = SETTINGS, *, valid: bool = True) -> Run:
+    def make(
+        path: Path,
+        settings: Settings = SETTINGS,
+        *,
+        valid: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> Run:
         directory = RunDirectory(path)
         directory.checkpoints.mkdir(parents=True, exist_ok=True)
         pairs = copy_pairs(8, seed=2)
         run = Run(
             directory=directory,
             settings=settings,
-            learner=new_learner(tokenizer, settings),
+            learner=new_learner(tokenizer, settings, dtype),
             tokenizer=tokenizer,
             corpus=corpus,
             valid=ValidationSet(encode_corpus(pairs, tokenizer, settings.data), pairs[:4])
@@ -425,27 +435,121 @@ def assert_same_run(a: RunDirectory, b: RunDirectory) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(new_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """Return the directory of a run that nothing stopped."""
-    run = new_run(tmp_path_factory.mktemp("whole"))
-    train(run, Silence())
-    return run.directory
+def whole_in(
+    new_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[torch.dtype], RunDirectory]:
+    """Return the directory of a run in a precision that nothing stopped."""
+
+    @functools.cache
+    def make(dtype: torch.dtype) -> RunDirectory:
+        run = new_run(tmp_path_factory.mktemp("whole"), dtype=dtype)
+        train(run, Silence())
+        return run.directory
+
+    return make
 
 
+@pytest.fixture(scope="module")
+def whole(whole_in: Callable[[torch.dtype], RunDirectory]) -> RunDirectory:
+    return whole_in(torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("crash", [False, True], ids=["signal", "crash"])
-@pytest.mark.parametrize("stop", [1, 4, 7, 11, 12])
+@pytest.mark.parametrize("stop", [1, 4, 7, 12])
 def test_a_run_that_was_stopped_is_bit_for_bit_one_that_was_not(
-    new_run: Callable[..., Run], whole: RunDirectory, tmp_path: Path, stop: int, crash: bool
+    new_run: Callable[..., Run],
+    whole_in: Callable[[torch.dtype], RunDirectory],
+    tmp_path: Path,
+    stop: int,
+    crash: bool,
+    dtype: torch.dtype,
 ) -> None:
     with pytest.raises(RuntimeError if crash else Interrupted):
-        train(new_run(tmp_path / "stopped"), StopAfter(stop, crash=crash))
-    resumed = new_run(tmp_path / "stopped")
+        train(new_run(tmp_path, dtype=dtype), StopAfter(stop, crash=crash))
+    resumed = new_run(tmp_path, dtype=dtype)
     assert resumed.progress.step == (stop // 5 * 5 if crash else stop)
     torch.rand(3)  # another program's random numbers must not matter
-    again = new_run(tmp_path / "stopped")
+    again = new_run(tmp_path, dtype=dtype)
     train(again, Silence())
-    assert_same_run(whole, again.directory)
+    assert_same_run(whole_in(dtype), again.directory)
     assert 0 < again.progress.batch, "the stop must lie within an epoch"
+
+
+@pytest.mark.parametrize("count", [1, 3, 4], ids=["plain", "before a checkpoint", "of the average"])
+def test_a_validation_that_was_stopped_is_done_again(
+    new_run: Callable[..., Run],
+    whole: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+) -> None:
+    calls = 0
+
+    def interrupting(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            signal.raise_signal(signal.SIGTERM)
+        return epoch_batches(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tfm.model.training.validation.epoch_batches", interrupting)
+        with pytest.raises(Interrupted):
+            train(new_run(tmp_path), Silence())
+    assert calls == count, "it must stop within this validation"
+    resumed = new_run(tmp_path)
+    assert resumed.progress.step == min(4 * count, 12)
+    train(resumed, Silence())
+    assert_same_run(whole, resumed.directory)
+
+
+def test_an_ignored_hang_up_stays_ignored_and_another_stops() -> None:
+    for before, expected in ((signal.SIG_IGN, None), (signal.SIG_DFL, signal.SIGHUP)):
+        original = signal.signal(signal.SIGHUP, before)
+        try:
+            with StopSignals() as signals:
+                signal.raise_signal(signal.SIGHUP)
+            assert signals.received == expected
+            assert signal.getsignal(signal.SIGHUP) == before
+        finally:
+            signal.signal(signal.SIGHUP, original)
+
+
+def test_best_is_told_with_its_own_step_and_scores_after_a_crash(
+    new_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between the best weights and the state leaves weights that are younger than it."""
+    scores = iter([10.0, 20.0, 5.0])
+    monkeypatch.setattr(
+        "tfm.model.training.loop.validate",
+        lambda *_, **__: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
+    )
+
+    class Crash(Silence):
+        def on_validation(self, step: int, scores: ValidationScores, *, best: bool) -> None:
+            if step == 8:
+                raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        train(new_run(tmp_path), Crash())
+    run = new_run(tmp_path, in_steps(steps=6, average_last=0))
+    assert (run.progress.step, read_tensors(run.directory.best).header["step"]) == (5, 8)
+    outcome = train(run, Silence())
+    weights = read_tensors(run.directory.weights)
+    assert (outcome.best_step, outcome.scores["best"].bleu) == (8, 20.0)
+    assert read_metrics(run.directory)[-1]["best_step"] == 8
+    best = read_tensors(run.directory.best).tensors
+    assert all(torch.equal(best[name], weight) for name, weight in weights.tensors.items())
+
+
+def test_bleu_is_recorded_with_its_conditions(whole: RunDirectory) -> None:
+    records = read_metrics(whole)
+    places = [record for record in records if record["kind"] == "valid"]
+    assert len(places) == 3
+    for scores in [*places, *records[-1]["candidates"].values()]:
+        assert re.match(r"nrefs:1\|case:mixed\|.*tok:13a.*version:", scores["bleu_signature"])
+        assert scores["bleu_search"] == "greedy"
 
 
 def test_a_stop_while_the_final_weights_are_chosen_is_made_up_for(
@@ -490,10 +594,11 @@ def test_metrics_tell_one_story(new_run: Callable[..., Run], tmp_path: Path) -> 
 def test_validation_may_draw_random_numbers_and_changes_no_weights(
     new_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def search_that_draws(*_: object) -> float:
-        return float(torch.rand(()))
+    def search_that_draws(learner: Learner, pairs: list[Pair], *_: object) -> list[str]:
+        torch.rand(1)
+        return [pair.source for pair in pairs]
 
-    monkeypatch.setattr("tfm.model.training.validation.validation_bleu", search_that_draws)
+    monkeypatch.setattr("tfm.model.training.validation.translate_greedily", search_that_draws)
     last = []
     for every in (1, 100):
         run = new_run(tmp_path / str(every), in_steps(validate_every=every))
@@ -515,7 +620,7 @@ def test_validation_loss_covers_the_whole_corpus_and_ignores_batching(
 ) -> None:
     run = new_run(tmp_path)
     assert run.valid is not None
-    found = validate(run.learner, run.valid, run.tokenizer, run.settings)
+    found = validate(run.learner, run.valid, run.tokenizer, run.settings, check=lambda: None)
     batch = make_batch(run.valid.corpus, np.arange(8))
     run.learner.model.eval()
     with torch.no_grad():
@@ -532,13 +637,13 @@ def test_patience_stops_after_so_many_validations_without_a_new_best(
     scores = iter([5.0, 7.0, 6.0, 7.0, 6.5, 9.0, 9.0])
     monkeypatch.setattr(
         "tfm.model.training.loop.validate",
-        lambda *_: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
+        lambda *_, **__: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
     )
     settings = in_steps(validate_every=1, patience=3, average_last=0)
     run = new_run(tmp_path, settings)
     outcome = train(run, Silence())
     assert outcome.early and run.progress.step == 5
-    assert run.progress.best_step == 2
+    assert outcome.best_step == 2
     assert outcome.scores["best"].bleu == 7.0
     assert new_run(tmp_path, settings).complete
     on = new_run(tmp_path, in_steps(validate_every=1, average_last=0))
@@ -576,11 +681,13 @@ def test_the_better_of_best_and_average_becomes_the_model(
     for average, chosen in ((99.0, "average"), (1.0, "best")):
         monkeypatch.setattr(
             "tfm.model.training.selection.validate",
-            lambda *_, bleu=average: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=bleu),
+            lambda *_, bleu=average, **__: ValidationScores(
+                loss=1.0, nats_per_token=1.0, bleu=bleu
+            ),
         )
         monkeypatch.setattr(
             "tfm.model.training.loop.validate",
-            lambda learner, *_: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=50.0),
+            lambda *_, **__: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=50.0),
         )
         run = new_run(tmp_path / chosen)
         outcome = train(run, Silence())
@@ -599,7 +706,7 @@ def test_the_directory_is_usable_from_the_first_validation_on(
     new_run: Callable[..., Run], tmp_path: Path
 ) -> None:
     with pytest.raises(Interrupted):
-        train(new_run(tmp_path), StopAfter(4))
+        train(new_run(tmp_path), StopAfter(5))
     directory = RunDirectory(tmp_path)
     assert read_tensors(directory.weights).header["step"] == 4
     assert read_tensors(directory.weights).header["scores"]["bleu"] >= 0

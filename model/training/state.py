@@ -47,8 +47,8 @@ class Progress:
     epoch: int = 0
     batch: int = 0
     seconds: float = 0.0
-    best_step: int = 0
-    best: ValidationScores | None = None
+    settled: bool = True  # whether what is due after `step` is done: validation, checkpoint
+    best: ValidationScores | None = None  # what others are compared with
     validations_without_best: int = 0
     snapshots: list[int] = field(default_factory=list)
     since_log: Sums = field(default_factory=Sums)
