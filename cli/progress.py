@@ -20,6 +20,7 @@ class TrainingProgress:
     """Shows the events of training on stderr; enter it around them, so that the bar ends."""
 
     def __init__(self) -> None:
+        self.on_terminal = console.log.is_terminal  # asked now: one that was closed is none
         self.bar = Progress(
             TextColumn("step {task.completed:,}/{task.total:,}"),
             BarColumn(bar_width=10),  # all of it fits into 80 columns
@@ -27,7 +28,7 @@ class TrainingProgress:
             TextColumn("ETA"),
             TimeRemainingColumn(elapsed_when_finished=True),
             console=console.log,
-            disable=not console.log.is_terminal,
+            disable=not self.on_terminal,
         )
         self.task = self.bar.add_task("training", total=1, figures="", visible=False)
 
@@ -50,7 +51,7 @@ class TrainingProgress:
 
     def on_step(self, report: "StepReport") -> None:
         """Move the bar, or print a line now and then."""
-        if console.log.is_terminal:
+        if self.on_terminal:
             figures = (
                 f"loss {report.loss:.3f}  lr {report.learning_rate:.1e}  "
                 f"{report.tokens_per_s:,.0f} tok/s"
@@ -72,6 +73,11 @@ class TrainingProgress:
     def on_note(self, text: str) -> None:
         """Print a line."""
         console.note(text)
+
+    def hang_up(self) -> None:
+        """Say no more if it was said to a terminal, which is closed and would refuse it."""
+        if self.on_terminal:
+            console.log.on_broken_pipe()
 
     def seconds_left(self, step: int, steps: int) -> float:
         """Estimate the rest of the run from its pace so far, validations included."""

@@ -90,6 +90,8 @@ def train(
         try:
             outcome = run_training(run, progress)
         except Interrupted as stop:
+            if stop.number not in (signal.SIGINT, signal.SIGTERM):
+                progress.hang_up()
             console.note(
                 f"{stop} after step {run.progress.step}; the state is saved: repeat the command "
                 f"to go on"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -448,3 +449,19 @@ def test_ctrl_c_and_a_closed_terminal_save_and_end(
     step = re.search(r"after step (\d+)", rest)
     header = read_tensors(tmp_path / "run" / "checkpoints" / "last.safetensors").header
     assert step and header["progress"]["step"] == int(step[1])
+
+
+def test_a_terminal_that_is_closed_costs_no_step(prefix: Path, tmp_path: Path) -> None:
+    """Nothing can be printed then: that must neither keep the state from being saved nor show."""
+    more = ("--valid", prefix, "--steps", "100000", "--set", "training.checkpoint_every=100000")
+    arguments = [sys.executable, "-m", "tfm.cli", *command(tmp_path / "run", *more, train=prefix)]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, arguments)
+    seen = b""
+    while b"step 20: validation" not in seen:
+        seen += os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 128 + signal.SIGHUP
+    header = read_tensors(tmp_path / "run" / "checkpoints" / "last.safetensors").header
+    assert header["progress"]["step"] >= 20
