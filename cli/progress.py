@@ -11,7 +11,7 @@ from tfm.cli import console
 
 if TYPE_CHECKING:
     from tfm.model.training.reporting import StepReport
-    from tfm.model.training.validation import Scores
+    from tfm.model.training.validation import ValidationScores
 
 LINE_EVERY = 100  # steps, where there is no terminal
 
@@ -20,6 +20,7 @@ class TrainingProgress:
     """Shows the events of training on stderr; enter it around them, so that the bar ends."""
 
     def __init__(self) -> None:
+        self.on_terminal = console.log.is_terminal  # asked now: one that was closed is none
         self.bar = Progress(
             TextColumn("step {task.completed:,}/{task.total:,}"),
             BarColumn(bar_width=10),  # all of it fits into 80 columns
@@ -27,7 +28,7 @@ class TrainingProgress:
             TextColumn("ETA"),
             TimeRemainingColumn(elapsed_when_finished=True),
             console=console.log,
-            disable=not console.log.is_terminal,
+            disable=not self.on_terminal,
         )
         self.task = self.bar.add_task("training", total=1, figures="", visible=False)
 
@@ -50,7 +51,7 @@ class TrainingProgress:
 
     def on_step(self, report: "StepReport") -> None:
         """Move the bar, or print a line now and then."""
-        if console.log.is_terminal:
+        if self.on_terminal:
             figures = (
                 f"loss {report.loss:.3f}  lr {report.learning_rate:.1e}  "
                 f"{report.tokens_per_s:,.0f} tok/s"
@@ -64,7 +65,7 @@ class TrainingProgress:
                 f"{report.tokens_per_s:,.0f} tokens/s  ETA {left}"
             )
 
-    def on_validation(self, step: int, scores: "Scores", *, best: bool) -> None:
+    def on_validation(self, step: int, scores: "ValidationScores", *, best: bool) -> None:
         """Print the scores."""
         mark = "  (best so far)" if best else ""
         console.note(f"step {step:,}: validation {describe_scores(scores)}{mark}")
@@ -73,12 +74,17 @@ class TrainingProgress:
         """Print a line."""
         console.note(text)
 
+    def hang_up(self) -> None:
+        """Say no more if it was said to a terminal, which is closed and would refuse it."""
+        if self.on_terminal:
+            console.log.on_broken_pipe()
+
     def seconds_left(self, step: int, steps: int) -> float:
         """Estimate the rest of the run from its pace so far, validations included."""
         return (perf_counter() - self.begin) / (step - self.first_step) * (steps - step)
 
 
-def describe_scores(scores: "Scores") -> str:
+def describe_scores(scores: "ValidationScores") -> str:
     """Return the scores of a validation for reading."""
     bleu = "" if scores.bleu is None else f", BLEU {scores.bleu:.2f} (greedy)"
     return f"loss {scores.nats_per_token:.3f} nats per token{bleu}"

@@ -83,16 +83,22 @@ def train(
         precision=precision,
         attention=attention,
     )
-    with TrainingProgress() as progress:
-        run = prepare(order, progress)
+    with TrainingProgress() as progress, prepare(order, progress) as run:
         if run.complete:
             console.note(describe_end(run))
             return
         try:
             outcome = run_training(run, progress)
         except Interrupted as stop:
-            console.note(f"{stop}; the state is saved: repeat the command to go on")
-            raise KeyboardInterrupt if stop.number == signal.SIGINT else SystemExit(143) from None
+            if stop.number not in (signal.SIGINT, signal.SIGTERM):
+                progress.hang_up()
+            console.note(
+                f"{stop} after step {run.progress.step}; the state is saved: repeat the command "
+                f"to go on"
+            )
+            if stop.number == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + stop.number) from None
     for line in describe_outcome(run, outcome):
         console.note(line)
 
@@ -112,7 +118,7 @@ def describe_end(run: "Run") -> str:
 def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:
     """Yield lines that say what the model directory holds now, and why."""
     names = {
-        "best": f"the weights of step {run.progress.best_step:,}",
+        "best": f"the weights of step {outcome.best_step or 0:,}",
         "average": f"the mean of the last {len(run.progress.snapshots)} checkpoints",
         "last": "the last weights",
     }

@@ -147,7 +147,8 @@ def tiny_model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = Settings.read(None, TINY)
     directory = tmp_path_factory.mktemp("tiny") / "model"
     order = Order(settings=settings, train="builtin:300", valid="builtin:20", directory=directory)
-    train(prepare(order, Silence()), Silence())
+    with prepare(order, Silence()) as run:
+        train(run, Silence())
     return directory
 
 

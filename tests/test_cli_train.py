@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import shutil
 import signal
@@ -18,6 +19,7 @@ from tfm.cli.main import main
 from tfm.model.checkpoint import load_model
 from tfm.model.settings import Settings
 from tfm.model.tensor_file import read_tensors
+from tfm.model.training.directory import RunDirectory
 
 SIZE = [
     "tokenizer.vocab_size=320",
@@ -83,6 +85,7 @@ def test_a_run_leaves_a_whole_model_directory(finished: Path) -> None:
     assert checkpoints == [
         "best.safetensors",
         "last.safetensors",
+        "lock",
         "step-00000015.safetensors",
         "step-00000020.safetensors",
     ]
@@ -113,13 +116,12 @@ def test_it_says_what_it_does_on_stderr_and_nothing_on_stdout(
     assert captured.out == ""
     for expected in (
         r"tokenizer: .*too small for .*320.* 2\d\d\b",
-        r"training: 36 pairs of text; left out: 12 empty",
+        r"training: 36 pairs of /.*/text; left out: 12 empty",
         r"validation: 36 pairs",
         r"vocabulary: \d+ pieces, joint",
         r"an epoch: \d+ batches, \d+\.\d% padding",
         r"model: [\d,]+ parameters, on cpu in fp32",
-        r"encoder attention: ",
-        r"cross.* attention: ",
+        r"encoder.* cross attention: ",
         r"step 20/20  loss \d+\.\d+  learning rate \S+  [\d,]+ tokens/s  ETA 0:00:00",
         r"step 10: validation loss \d+\.\d+ nats per token, BLEU \d+\.\d+ \(greedy\)",
         r"finished at step 20: .*/run holds the ",
@@ -224,6 +226,76 @@ def test_a_damaged_checkpoint_is_refused(
     assert str(last) in line and "damaged" in line
 
 
+@pytest.mark.parametrize("damage", ["truncated", "other settings"])
+def test_what_forbids_to_go_on_is_found_before_any_corpus_is_read(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    """Corpora may take minutes to read. Here they do not exist, which would be another error."""
+    output = tmp_path / "run"
+    shutil.copytree(finished, output)
+    last = output / "checkpoints" / "last.safetensors"
+    more = ["--valid", tmp_path / "nowhere"]
+    if damage == "truncated":
+        last.write_bytes(last.read_bytes()[:-100])
+    else:
+        more += ["--seed", "2", "--set", "tokenizer.kind=bpe"]
+    line = error_of(capsys, command(output, *more, train=tmp_path / "nowhere"))
+    if damage == "truncated":
+        assert str(last) in line and "damaged" in line
+    else:
+        assert "training.seed is 1 there but 2 here" in line and "tokenizer.kind" in line
+
+
+def test_another_precision_than_in_the_last_sitting_is_said_once(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    shutil.copytree(finished, output)
+    more = ("--valid", "builtin:10", "--attention", "math")
+    assert main(command(output, *more, "--steps", "21", "--precision", "bf16")) == 0
+    notes = re.findall("computed otherwise from here on: .*", capsys.readouterr().err)
+    assert len(notes) == 1
+    assert "precision fp32 -> bf16" in notes[0] and "attention" in notes[0]
+    assert "device" not in notes[0]
+    assert main(command(output, *more, "--steps", "22", "--precision", "bf16")) == 0
+    assert "computed otherwise" not in capsys.readouterr().err
+
+
+# Two commands at once
+
+
+def test_a_second_command_cannot_train_in_the_same_directory(
+    finished: Path, prefix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, new = tmp_path / "copy", tmp_path / "new"
+    shutil.copytree(finished, copy)
+    leftover = new / "checkpoints" / ".tfm-1-0.tmp"
+    for output in (copy, new):
+        with RunDirectory(output).locked():
+            leftover.parent.mkdir(parents=True, exist_ok=True)
+            leftover.write_text("what the other command is just writing")
+            before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+            line = error_of(capsys, command(output, "--valid", "builtin:10"))
+            assert f"{output}: another `tfm train` is at work there; wait" in line
+            after = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+            assert before == after
+    assert main(command(new, train=prefix)) == 0, "the lock is gone, and one that a kill left too"
+
+
+def test_a_run_that_began_and_ended_meanwhile_is_not_begun_again(
+    finished: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output, answers = tmp_path / "run", [False, True]
+    shutil.copytree(finished, output)
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    monkeypatch.setattr("tfm.model.training.recipe.holds_run", lambda _: answers.pop(0))
+    assert "meanwhile another" in error_of(capsys, command(output))
+    assert before == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+
+
 # What is refused, with nothing written
 
 
@@ -301,6 +373,7 @@ def test_broken_corpora_fail_before_anything_is_written(
         (("--steps", "0"), "--steps 0"),
         (("--device", "quantum"), "--device quantum"),
         (("--precision", "fp16"), "fp16.*GPU"),
+        (("--attention", "flash", "--set", "model.attention_dropout=0.1"), "flash.*dropout"),
         (("--config", "nowhere.toml"), "nowhere.toml"),
         (("--tokenizer", "nowhere.model"), "nowhere.model"),
         (("--set", "training.validate_sentences=0", "--valid", "builtin:10"), "metric"),
@@ -340,10 +413,12 @@ def kill_after(process: "subprocess.Popen[str]", line: str, number: int) -> tupl
     return process.wait(timeout=60), rest
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_killed_and_terminated_runs_end_as_one_that_was_left_alone(
-    prefix: Path, tmp_path: Path, environment: dict[str, str]
+    prefix: Path, tmp_path: Path, environment: dict[str, str], precision: str
 ) -> None:
     more = ("--valid", prefix, "--steps", "150", "--set", "training.validate_every=25")
+    more += ("--precision", precision)
     whole, stopped = (command(tmp_path / n, *more, train=prefix) for n in ("whole", "stopped"))
     assert main(whole) == 0
     code, _ = kill_after(start(stopped, environment), "step 50: validation", signal.SIGKILL)
@@ -360,15 +435,33 @@ def test_killed_and_terminated_runs_end_as_one_that_was_left_alone(
     assert not leftover.exists()
 
 
-def test_ctrl_c_saves_and_exits_130(
-    prefix: Path, tmp_path: Path, environment: dict[str, str]
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_ctrl_c_and_a_closed_terminal_save_and_end(
+    prefix: Path, tmp_path: Path, environment: dict[str, str], name: str
 ) -> None:
     more = ("--valid", prefix, "--steps", "100000", "--set", "training.validate_every=25")
     process = start(command(tmp_path / "run", *more, train=prefix), environment)
-    code, rest = kill_after(process, "step 25: validation", signal.SIGINT)
-    assert code == 130 and "Traceback" not in rest
-    assert re.search(r"stopped by SIGINT after step \d+; .*repeat", rest)
-    assert rest.splitlines()[-1] == "tfm: error: interrupted"
+    number = signal.Signals[name]
+    code, rest = kill_after(process, "step 25: validation", number)
+    assert code == 128 + number and "Traceback" not in rest
+    assert re.search(rf"stopped by {name} after step \d+; .*repeat", rest)
+    assert rest.endswith("tfm: error: interrupted\n") == (name == "SIGINT")
     step = re.search(r"after step (\d+)", rest)
     header = read_tensors(tmp_path / "run" / "checkpoints" / "last.safetensors").header
     assert step and header["progress"]["step"] == int(step[1])
+
+
+def test_a_terminal_that_is_closed_costs_no_step(prefix: Path, tmp_path: Path) -> None:
+    """Nothing can be printed then: that must neither keep the state from being saved nor show."""
+    more = ("--valid", prefix, "--steps", "100000", "--set", "training.checkpoint_every=100000")
+    arguments = [sys.executable, "-m", "tfm.cli", *command(tmp_path / "run", *more, train=prefix)]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, arguments)
+    seen = b""
+    while b"step 20: validation" not in seen:
+        seen += os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 128 + signal.SIGHUP
+    header = read_tensors(tmp_path / "run" / "checkpoints" / "last.safetensors").header
+    assert header["progress"]["step"] >= 20

@@ -1,8 +1,10 @@
 """Training: the objective, the step, the order of events, and resuming bit for bit."""
 
+import functools
 import json
 import math
 import random
+import re
 import signal
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -15,8 +17,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tfm.data.batching import EncodedCorpus, encode_corpus, make_batch
+from tfm.data.batching import EncodedCorpus, encode_corpus, epoch_batches, make_batch
 from tfm.data.corpus import Pair
+from tfm.data.errors import BackendError
 from tfm.data.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 from tfm.model.attention.choice import resolve
 from tfm.model.checkpoint import build_model, load_weights, weights_of
@@ -27,17 +30,18 @@ from tfm.model.training.curve import learning_curve, round_ticks
 from tfm.model.training.directory import RunDirectory
 from tfm.model.training.identity import CorpusRecord
 from tfm.model.training.loop import train
-from tfm.model.training.material import validation_set
+from tfm.model.training.material import Order, validation_set
 from tfm.model.training.metrics import Metrics
-from tfm.model.training.objective import DeviceBatch, objective, smoothed_cross_entropy
+from tfm.model.training.objective import DeviceBatch, Objective, smoothed_cross_entropy
+from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence, StepReport
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import learning_rate
 from tfm.model.training.selection import average_weights
-from tfm.model.training.signals import Interrupted
+from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Progress
 from tfm.model.training.step import Diverged, Learner, clip_gradient, train_step
-from tfm.model.training.validation import Scores, ValidationSet, validate
+from tfm.model.training.validation import ValidationScores, ValidationSet, validate
 
 CPU = torch.device("cpu")
 WORDS = "red blue green old new cat dog man bird house runs sees finds eats likes two".split()
@@ -80,12 +84,14 @@ def corpus(tokenizer: Tokenizer) -> EncodedCorpus:
     return encode_corpus(copy_pairs(60, seed=1), tokenizer, SETTINGS.data)
 
 
-def new_learner(tokenizer: Tokenizer, settings: Settings = SETTINGS) -> Learner:
+def new_learner(
+    tokenizer: Tokenizer, settings: Settings = SETTINGS, dtype: torch.dtype = torch.float32
+) -> Learner:
     torch.manual_seed(settings.training.seed)
     model = build_model(settings, tokenizer)
-    plan = resolve("math", device=CPU, dtype=torch.float32, dropout=0.0, training=True)
+    plan = resolve("math", device=CPU, dtype=dtype, dropout=0.0, training=True)
     model.use_attention(plan)
-    return Learner.create(model, settings.training, device=CPU, dtype=torch.float32)
+    return Learner.create(model, settings.training, device=CPU, dtype=dtype)
 
 
 def in_steps(**changes: Any) -> Settings:
@@ -96,14 +102,20 @@ def in_steps(**changes: Any) -> Settings:
 def new_run(tokenizer: Tokenizer, corpus: EncodedCorpus) -> Callable[..., Run]:
     """Make a run on the copy task in a directory; it goes on where an earlier one stopped."""
 
-    def make(path: Path, settings: Settings = SETTINGS, *, valid: bool = True) -> Run:
+    def make(
+        path: Path,
+        settings: Settings = SETTINGS,
+        *,
+        valid: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> Run:
         directory = RunDirectory(path)
-        directory.create()
+        directory.checkpoints.mkdir(parents=True, exist_ok=True)
         pairs = copy_pairs(8, seed=2)
         run = Run(
             directory=directory,
             settings=settings,
-            learner=new_learner(tokenizer, settings),
+            learner=new_learner(tokenizer, settings, dtype),
             tokenizer=tokenizer,
             corpus=corpus,
             valid=ValidationSet(encode_corpus(pairs, tokenizer, settings.data), pairs[:4])
@@ -133,7 +145,7 @@ def test_loss_is_that_of_torch_on_padded_batches(
     batch = make_batch(corpus, np.arange(20))
     assert (batch.target_out == PAD).any(), "a test without padding would prove nothing"
     on_device = DeviceBatch.from_batch(batch, CPU)
-    found = objective(model, on_device, label_smoothing=smoothing)
+    found = Objective(model, label_smoothing=smoothing)(on_device)
     logits = model(
         on_device.source,
         on_device.target_in,
@@ -146,7 +158,7 @@ def test_loss_is_that_of_torch_on_padded_batches(
             logits, targets, ignore_index=PAD, reduction="sum", label_smoothing=amount
         )
         torch.testing.assert_close(value, expected)
-    assert on_device.target_tokens == (batch.target_out != PAD).sum()
+    assert len(on_device.targets) == (batch.target_out != PAD).sum()
 
 
 def test_loss_gradient_is_that_of_torch_in_half_precision_too() -> None:
@@ -182,14 +194,38 @@ def test_loss_of_a_step_is_the_mean_over_all_its_target_tokens(
     learner.model.eval()  # no dropout
     batches = [make_batch(corpus, part) for part in (np.arange(2), np.arange(2, 40))]
     with torch.no_grad():
-        sums = [
-            float(objective(learner.model, DeviceBatch.from_batch(b, CPU), label_smoothing=0.1)[0])
-            for b in batches
-        ]
+        sums = [float(learner.losses(batch).loss) for batch in batches]
     result = train_step(learner, batches, SETTINGS.training, step=1, learning_rate=1e-3)
     assert result.loss == pytest.approx(sum(sums), rel=1e-5)
     assert result.target_tokens == sum(int(b.target_lengths.sum()) for b in batches)
     assert result.tokens == result.target_tokens + sum(int(b.source_lengths.sum()) for b in batches)
+
+
+def test_the_objective_may_be_wrapped_and_the_model_stays_plain(
+    new_run: Callable[..., Run], whole: RunDirectory, tmp_path: Path
+) -> None:
+    """As DDP does it: every loss comes from the wrapper, whose names of weights are saved nowhere.
+
+    DDP itself needs a process group; what it asks for is that losses come from a module's forward.
+    """
+
+    class Wrapper(torch.nn.Module):
+        calls = 0
+
+        def __init__(self, module: torch.nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, batch: DeviceBatch) -> Any:
+            self.calls += 1
+            return self.module(batch)
+
+    run = new_run(tmp_path)
+    wrapper = Wrapper(run.learner.objective)
+    run.learner.objective = wrapper
+    train(run, Silence())
+    assert wrapper.calls > SETTINGS.training.accumulate * SETTINGS.training.steps
+    assert_same_run(whole, run.directory)
 
 
 # Schedule and step
@@ -245,6 +281,28 @@ def test_weight_decay_spares_biases_and_norms(tokenizer: Tokenizer) -> None:
     }
     for name, parameter in learner.model.named_parameters():
         assert decay[parameter] == (0.0 if name.endswith("bias") or "norm" in name else 0.1)
+
+
+def test_random_numbers_of_a_step_follow_from_seed_and_step(
+    tokenizer: Tokenizer, corpus: EncodedCorpus
+) -> None:
+    """Whatever was drawn before; and no two of them share their dropout masks."""
+    batch = make_batch(corpus, np.arange(20))
+    losses = {}
+    for seed, step, drawn in [(1, 3, 0), (1, 3, 5), (1, 4, 0), (3, 1, 0), (2, 3, 0), (1, 2**33, 0)]:
+        learner = new_learner(tokenizer)
+        torch.rand(drawn)
+        settings = in_steps(seed=seed).training
+        result = train_step(learner, [batch], settings, step=step, learning_rate=1e-3)
+        assert losses.setdefault((seed, step), result.nats) == result.nats
+    assert len(set(losses.values())) == 5
+
+
+def test_the_state_holds_weights_and_moments_only(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    names = read_tensors(new_run(tmp_path).directory.last).tensors
+    assert {name.partition(".")[0] for name in names} <= {"model", "optimizer"}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -377,27 +435,125 @@ def assert_same_run(a: RunDirectory, b: RunDirectory) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(new_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """Return the directory of a run that nothing stopped."""
-    run = new_run(tmp_path_factory.mktemp("whole"))
-    train(run, Silence())
-    return run.directory
+def whole_in(
+    new_run: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[torch.dtype], RunDirectory]:
+    """Return the directory of a run in a precision that nothing stopped."""
+
+    @functools.cache
+    def make(dtype: torch.dtype) -> RunDirectory:
+        run = new_run(tmp_path_factory.mktemp("whole"), dtype=dtype)
+        train(run, Silence())
+        return run.directory
+
+    return make
 
 
+@pytest.fixture(scope="module")
+def whole(whole_in: Callable[[torch.dtype], RunDirectory]) -> RunDirectory:
+    return whole_in(torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("crash", [False, True], ids=["signal", "crash"])
-@pytest.mark.parametrize("stop", [1, 4, 7, 11, 12])
+@pytest.mark.parametrize("stop", [1, 4, 7, 12])
 def test_a_run_that_was_stopped_is_bit_for_bit_one_that_was_not(
-    new_run: Callable[..., Run], whole: RunDirectory, tmp_path: Path, stop: int, crash: bool
+    new_run: Callable[..., Run],
+    whole_in: Callable[[torch.dtype], RunDirectory],
+    tmp_path: Path,
+    stop: int,
+    crash: bool,
+    dtype: torch.dtype,
 ) -> None:
     with pytest.raises(RuntimeError if crash else Interrupted):
-        train(new_run(tmp_path / "stopped"), StopAfter(stop, crash=crash))
-    resumed = new_run(tmp_path / "stopped")
+        train(new_run(tmp_path, dtype=dtype), StopAfter(stop, crash=crash))
+    resumed = new_run(tmp_path, dtype=dtype)
     assert resumed.progress.step == (stop // 5 * 5 if crash else stop)
     torch.rand(3)  # another program's random numbers must not matter
-    again = new_run(tmp_path / "stopped")
+    again = new_run(tmp_path, dtype=dtype)
     train(again, Silence())
-    assert_same_run(whole, again.directory)
+    assert_same_run(whole_in(dtype), again.directory)
     assert 0 < again.progress.batch, "the stop must lie within an epoch"
+
+
+@pytest.mark.parametrize("count", [1, 3, 4], ids=["plain", "before a checkpoint", "of the average"])
+def test_a_validation_that_was_stopped_is_done_again(
+    new_run: Callable[..., Run],
+    whole: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+) -> None:
+    calls = 0
+
+    def interrupting(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            signal.raise_signal(signal.SIGTERM)
+        return epoch_batches(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tfm.model.training.validation.epoch_batches", interrupting)
+        with pytest.raises(Interrupted):
+            train(new_run(tmp_path), Silence())
+    assert calls == count, "it must stop within this validation"
+    resumed = new_run(tmp_path)
+    assert resumed.progress.step == min(4 * count, 12)
+    if count == 4:  # the average was in the model: it is no state to go on from
+        trained = read_tensors(resumed.directory.snapshot(12)).tensors
+        for name, weight in weights_of(resumed.learner.model).items():
+            assert torch.equal(weight, trained[name])
+    train(resumed, Silence())
+    assert_same_run(whole, resumed.directory)
+
+
+def test_an_ignored_hang_up_stays_ignored_and_another_stops() -> None:
+    for before, expected in ((signal.SIG_IGN, None), (signal.SIG_DFL, signal.SIGHUP)):
+        original = signal.signal(signal.SIGHUP, before)
+        try:
+            with StopSignals() as signals:
+                signal.raise_signal(signal.SIGHUP)
+            assert signals.received == expected
+            assert signal.getsignal(signal.SIGHUP) == before
+        finally:
+            signal.signal(signal.SIGHUP, original)
+
+
+def test_best_is_told_with_its_own_step_and_scores_after_a_crash(
+    new_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between the best weights and the state leaves weights that are younger than it."""
+    scores = iter([10.0, 20.0, 5.0])
+    monkeypatch.setattr(
+        "tfm.model.training.loop.validate",
+        lambda *_, **__: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
+    )
+
+    class Crash(Silence):
+        def on_validation(self, step: int, scores: ValidationScores, *, best: bool) -> None:
+            if step == 8:
+                raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        train(new_run(tmp_path), Crash())
+    run = new_run(tmp_path, in_steps(steps=6, average_last=0))
+    assert (run.progress.step, read_tensors(run.directory.best).header["step"]) == (5, 8)
+    outcome = train(run, Silence())
+    weights = read_tensors(run.directory.weights)
+    assert (outcome.best_step, outcome.scores["best"].bleu) == (8, 20.0)
+    assert read_metrics(run.directory)[-1]["best_step"] == 8
+    best = read_tensors(run.directory.best).tensors
+    assert all(torch.equal(best[name], weight) for name, weight in weights.tensors.items())
+
+
+def test_bleu_is_recorded_with_its_conditions(whole: RunDirectory) -> None:
+    records = read_metrics(whole)
+    places = [record for record in records if record["kind"] == "valid"]
+    assert len(places) == 3
+    for scores in [*places, *records[-1]["candidates"].values()]:
+        assert re.match(r"nrefs:1\|case:mixed\|.*tok:13a.*version:", scores["bleu_signature"])
+        assert scores["bleu_search"] == "greedy"
 
 
 def test_a_stop_while_the_final_weights_are_chosen_is_made_up_for(
@@ -439,19 +595,19 @@ def test_metrics_tell_one_story(new_run: Callable[..., Run], tmp_path: Path) -> 
     assert 0 < logged["nats_per_token"] < 10 and logged["loss"] > 0
 
 
-def test_validation_changes_neither_random_numbers_nor_weights(
+def test_validation_may_draw_random_numbers_and_changes_no_weights(
     new_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def search_that_draws(*_: object) -> float:
-        return float(torch.rand(()))
+    def search_that_draws(learner: Learner, pairs: list[Pair], *_: object) -> list[str]:
+        torch.rand(1)
+        return [pair.source for pair in pairs]
 
-    monkeypatch.setattr("tfm.model.training.validation.validation_bleu", search_that_draws)
+    monkeypatch.setattr("tfm.model.training.validation.translate_greedily", search_that_draws)
     last = []
     for every in (1, 100):
         run = new_run(tmp_path / str(every), in_steps(validate_every=every))
         train(run, Silence())
         last.append(read_tensors(run.directory.last).tensors)
-    assert "rng.torch" in last[0]
     for name in last[0]:
         assert torch.equal(last[0][name], last[1][name]), name
 
@@ -468,12 +624,14 @@ def test_validation_loss_covers_the_whole_corpus_and_ignores_batching(
 ) -> None:
     run = new_run(tmp_path)
     assert run.valid is not None
-    found = validate(run.learner, run.valid, run.tokenizer, run.settings)
-    batch = DeviceBatch.from_batch(make_batch(run.valid.corpus, np.arange(8)), CPU)
+    found = validate(run.learner, run.valid, run.tokenizer, run.settings, check=lambda: None)
+    batch = make_batch(run.valid.corpus, np.arange(8))
+    run.learner.model.eval()
     with torch.no_grad():
-        whole = objective(run.learner.model.eval(), batch, label_smoothing=0.1)
-    assert found.nats_per_token == pytest.approx(float(whole.nats) / batch.target_tokens, rel=1e-5)
-    assert found.loss == pytest.approx(float(whole.loss) / batch.target_tokens, rel=1e-5)
+        whole = run.learner.losses(batch)
+    tokens = int(batch.target_lengths.sum())
+    assert found.nats_per_token == pytest.approx(float(whole.nats) / tokens, rel=1e-5)
+    assert found.loss == pytest.approx(float(whole.loss) / tokens, rel=1e-5)
     assert found.bleu is not None and 0 <= found.bleu <= 100
 
 
@@ -483,13 +641,13 @@ def test_patience_stops_after_so_many_validations_without_a_new_best(
     scores = iter([5.0, 7.0, 6.0, 7.0, 6.5, 9.0, 9.0])
     monkeypatch.setattr(
         "tfm.model.training.loop.validate",
-        lambda *_: Scores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
+        lambda *_, **__: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
     )
     settings = in_steps(validate_every=1, patience=3, average_last=0)
     run = new_run(tmp_path, settings)
     outcome = train(run, Silence())
     assert outcome.early and run.progress.step == 5
-    assert run.progress.best_step == 2
+    assert outcome.best_step == 2
     assert outcome.scores["best"].bleu == 7.0
     assert new_run(tmp_path, settings).complete
     on = new_run(tmp_path, in_steps(validate_every=1, average_last=0))
@@ -497,7 +655,7 @@ def test_patience_stops_after_so_many_validations_without_a_new_best(
 
 
 def test_best_is_the_highest_bleu_or_the_lowest_loss() -> None:
-    a, b = Scores(1.0, 2.0, 30.0), Scores(1.0, 1.5, 29.0)
+    a, b = ValidationScores(1.0, 2.0, 30.0), ValidationScores(1.0, 1.5, 29.0)
     assert a.better_than(b, "bleu") and not b.better_than(a, "bleu")
     assert b.better_than(a, "loss") and not a.better_than(b, "loss")
     assert a.better_than(None, "bleu")
@@ -527,11 +685,13 @@ def test_the_better_of_best_and_average_becomes_the_model(
     for average, chosen in ((99.0, "average"), (1.0, "best")):
         monkeypatch.setattr(
             "tfm.model.training.selection.validate",
-            lambda *_, bleu=average: Scores(loss=1.0, nats_per_token=1.0, bleu=bleu),
+            lambda *_, bleu=average, **__: ValidationScores(
+                loss=1.0, nats_per_token=1.0, bleu=bleu
+            ),
         )
         monkeypatch.setattr(
             "tfm.model.training.loop.validate",
-            lambda learner, *_: Scores(loss=1.0, nats_per_token=1.0, bleu=50.0),
+            lambda *_, **__: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=50.0),
         )
         run = new_run(tmp_path / chosen)
         outcome = train(run, Silence())
@@ -550,7 +710,7 @@ def test_the_directory_is_usable_from_the_first_validation_on(
     new_run: Callable[..., Run], tmp_path: Path
 ) -> None:
     with pytest.raises(Interrupted):
-        train(new_run(tmp_path), StopAfter(4))
+        train(new_run(tmp_path), StopAfter(5))
     directory = RunDirectory(tmp_path)
     assert read_tensors(directory.weights).header["step"] == 4
     assert read_tensors(directory.weights).header["scores"]["bleu"] >= 0
@@ -578,6 +738,19 @@ def test_the_record_of_a_corpus_names_no_place(
     corpus: EncodedCorpus, corpus_string: str, recorded: str
 ) -> None:
     assert CorpusRecord.of(corpus_string, "0" * 64, corpus).corpus == recorded
+
+
+def test_attention_that_cannot_take_the_head_width_is_refused_up_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**facts: Any) -> list[str]:
+        return [f"head width {facts['head_width']}"]  # as a GPU's flash kernels do beyond 256
+
+    monkeypatch.setattr("tfm.model.attention.flash.refusals", refuse)
+    wide = replace(SETTINGS, model=replace(SETTINGS.model, d_model=1200, heads=4))
+    order = Order(settings=wide, train="nowhere", valid=None, directory=tmp_path, attention="flash")
+    with pytest.raises(BackendError, match="head width 300"), prepare(order, Silence()):
+        pass
 
 
 def test_snapshots_of_an_earlier_sitting_are_averaged_only_if_asked_for(

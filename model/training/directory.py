@@ -4,15 +4,22 @@ config.toml  tokenizer.model  model.safetensors      what `translate` needs
 metrics.jsonl  learning_curve.svg  provenance.json   what happened
 checkpoints/last.safetensors                         all state: training continues from it
 checkpoints/best.safetensors  step-00001000.safetensors ...   weights alone
+checkpoints/lock                                     held while a command trains there
 """
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfm.data.errors import CheckpointError
 from tfm.data.lines import TEMPORARY
 from tfm.model.checkpoint import CONFIG, TOKENIZER, WEIGHTS
+
+if sys.platform != "win32":
+    import fcntl
 
 
 @dataclass(frozen=True)
@@ -77,21 +84,40 @@ class RunDirectory:
             if path not in kept:
                 path.unlink(missing_ok=True)
 
-    def create(self) -> None:
-        """Make the directory, and clear away what a kill in the midst of writing left there.
+    @property
+    def lock(self) -> Path:
+        """An empty file that the command at work holds locked; it stays, so that none is lost."""
+        return self.checkpoints / "lock"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the directory and keep other commands out of it; clear what a kill left there.
+
+        The system releases the lock however the process ends. Where it has no locks there is none.
 
         Raises:
-            CheckpointError: if that is not possible.
+            CheckpointError: if that is not possible, or another command is at work there.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for folder in (self.path, self.checkpoints):
-                for leftover in folder.glob(TEMPORARY):
-                    leftover.unlink(missing_ok=True)
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            file = self.lock.open("a")
         except OSError as error:
             raise CheckpointError(
                 f"{self.path}: cannot be made ({error.strerror}); choose another -o"
             ) from None
+        with file:
+            if not _lock(file.fileno()):
+                raise CheckpointError(
+                    f"{self.path}: another `tfm train` is at work there; wait until it ends or "
+                    f"choose another -o"
+                )
+            self._clear_leftovers()
+            yield
+
+    def _clear_leftovers(self) -> None:
+        for folder in (self.path, self.checkpoints):
+            for leftover in folder.glob(TEMPORARY):
+                leftover.unlink(missing_ok=True)
 
 
 def holds_run(directory: RunDirectory) -> bool:
@@ -121,4 +147,17 @@ def holds_run(directory: RunDirectory) -> bool:
 def _nothing_to_lose(directory: RunDirectory) -> bool:
     """Return whether the directory is empty, or of a run that ended before its first checkpoint."""
     ours = directory.provenance.is_file() and not directory.weights.exists()
-    return ours or all(place.match(TEMPORARY) for place in directory.path.iterdir())
+    files = (place for place in directory.path.rglob("*") if not place.is_dir())
+    return ours or all(place.match(TEMPORARY) or place == directory.lock for place in files)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed; False if another open file of it is locked."""
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+    return True

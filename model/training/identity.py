@@ -53,6 +53,17 @@ def _without_place(corpus: str) -> str:
     return ":".join([kind, Path(name).name if local else name, *rest])
 
 
+def identify_settings(settings: Settings) -> Identity:
+    """Return the settings that must not change when a run continues, flat and JSON-ready."""
+    sections = asdict(settings)
+    fixed = {
+        f"{section}.{key}": sections[section][key]
+        for section, keys in FIXED.items()
+        for key in keys
+    }
+    return fixed | {f"model.{key}": value for key, value in sections["model"].items()}
+
+
 def identify(
     settings: Settings, *, tokenizer: str, train: CorpusRecord, valid: CorpusRecord | None
 ) -> Identity:
@@ -61,22 +72,18 @@ def identify(
     Args:
         tokenizer: its fingerprint.
     """
-    sections = asdict(settings)
-    fixed = {
-        f"{section}.{key}": sections[section][key]
-        for section, keys in FIXED.items()
-        for key in keys
-    }
-    fixed |= {f"model.{key}": value for key, value in sections["model"].items()}
     corpora = {
         "training corpus": train.fingerprint,
         "validation corpus": valid.fingerprint if valid else "none",
     }
-    return fixed | corpora | {"tokenizer": tokenizer}
+    return identify_settings(settings) | corpora | {"tokenizer": tokenizer}
 
 
 def require_same_run(stored: Mapping[str, Any], now: Identity, *, directory: Path) -> None:
-    """Refuse to continue another run.
+    """Refuse to continue another run than the one whose identity is `stored`.
+
+    Args:
+        now: the identity of this one, or the part of it that is known already.
 
     Raises:
         CheckpointError: names each key that differs, with both values.
@@ -126,7 +133,7 @@ def write_provenance(
         "train": asdict(train),
         "valid": asdict(valid) if valid else None,
         "settings": asdict(settings),
-        "sittings": [*_earlier_sittings(path), {**sitting, **_software()}],
+        "sittings": [*earlier_sittings(path), {**sitting, **_software()}],
     }
     with atomic_writer(path) as file:
         file.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
@@ -142,7 +149,8 @@ def _software() -> dict[str, Any]:
     }
 
 
-def _earlier_sittings(path: Path) -> list[Any]:
+def earlier_sittings(path: Path) -> list[dict[str, Any]]:
+    """Return what provenance.json tells of the sittings so far, oldest first."""
     try:
         return list(json.loads(path.read_text("utf-8"))["sittings"])
     except (OSError, ValueError, KeyError, TypeError):

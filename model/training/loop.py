@@ -25,28 +25,44 @@ def train(run: Run, reporter: Reporter) -> Outcome:
     """Train until the last step, or until patience runs out, and choose the final weights.
 
     Raises:
-        Interrupted: on the first SIGINT or SIGTERM, after finishing the step and saving.
+        Interrupted: after saving, on the first SIGINT, SIGTERM or SIGHUP.
         Diverged: if the loss or the gradient is no finite number, before the weights change.
         CheckpointError: if a checkpoint cannot be written.
     """
+    with StopSignals() as signals:
+        try:
+            return _train(run, reporter, signals)
+        except Interrupted:
+            run.save()
+            raise
+
+
+def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
     settings = run.settings.training
     stream = BatchStream(run.corpus, settings, run.progress)
     reporter.on_start(run.progress.step, settings.steps)
     run.learner.model.train()
     run.progress.finished = False
-    with StopSignals() as signals:
-        while not run.over:
-            learn(run, stream, reporter)
-            if run.valid is not None and run.due(settings.validate_every):
-                measure(run, run.valid, reporter)
-            if run.due(settings.checkpoint_every):
-                run.checkpoint()
-            if signals.received is not None:
-                run.save()
-                raise Interrupted(signals.received, run.progress.step)
-        if run.valid is not None and run.progress.best is None:
-            measure(run, run.valid, reporter)  # fewer steps were asked for than are done
-        return finish(run)
+    settle(run, reporter, signals)  # if the last sitting ended before that
+    while not run.over:
+        learn(run, stream, reporter)
+        settle(run, reporter, signals)
+    if run.valid is not None and run.progress.best is None:
+        measure(run, run.valid, reporter, signals)  # fewer steps were asked for than are done
+    return finish(run, signals.check)
+
+
+def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
+    """Do what is due after the step, unless it is done: validate, checkpoint, stop if asked to."""
+    settings, progress = run.settings.training, run.progress
+    if progress.settled:
+        return
+    if run.valid is not None and run.due(settings.validate_every):
+        measure(run, run.valid, reporter, signals)
+    progress.settled = True
+    if run.due(settings.checkpoint_every):
+        run.checkpoint()
+    signals.check()
 
 
 def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
@@ -58,7 +74,7 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
     result = train_step(
         run.learner, stream.take(settings.accumulate), settings, step=step, learning_rate=rate
     )
-    progress.step = step
+    progress.step, progress.settled = step, False
     seconds = time.perf_counter() - begin
     progress.seconds += seconds
     progress.since_log.add(result, seconds)
@@ -94,15 +110,15 @@ def log(run: Run, result: StepResult, rate: float, reporter: Reporter) -> None:
     reporter.on_step(report)
 
 
-def measure(run: Run, valid: ValidationSet, reporter: Reporter) -> None:
+def measure(run: Run, valid: ValidationSet, reporter: Reporter, signals: StopSignals) -> None:
     """Validate, keep the weights if they are the best so far, and draw the learning curve."""
     begin = time.perf_counter()
     progress = run.progress
-    scores = validate(run.learner, valid, run.tokenizer, run.settings)
+    scores = validate(run.learner, valid, run.tokenizer, run.settings, check=signals.check)
     progress.seconds += time.perf_counter() - begin
     best = scores.better_than(progress.best, run.settings.training.metric)
     if best:
-        progress.best, progress.best_step = scores, progress.step
+        progress.best = scores
         progress.validations_without_best = 0
         for path in (run.directory.best, run.directory.weights):
             save_weights(path, run.learner.model, run.about_weights(scores))

@@ -114,23 +114,23 @@ def validation_set(pairs: list[Pair], tokenizer: Tokenizer, settings: Settings) 
     return ValidationSet(encode_corpus(pairs, tokenizer, settings.data), short[:count])
 
 
-def describe_material(material: Material, settings: Settings) -> Iterator[str]:
-    """Yield lines that tell what training learns from."""
-    for name, record in (
-        ("training", material.train_record),
-        ("validation", material.valid_record),
+def describe_material(material: Material, order: Order) -> Iterator[str]:
+    """Yield lines that tell what training learns from, corpora called as the user calls them."""
+    for name, corpus, record in (
+        ("training", order.train, material.train_record),
+        ("validation", order.valid, material.valid_record),
     ):
         if record is not None:
             dropped = [f"{count:,} {why}" for why, count in record.dropped.items() if count]
             left_out = f"; left out: {', '.join(dropped)}" if dropped else ""
-            yield f"{name}: {record.pairs:,} pairs of {record.corpus}{left_out}"
+            yield f"{name}: {record.pairs:,} pairs of {corpus}{left_out}"
     tokenizer = material.tokenizer
     if tokenizer.joint:
         yield f"vocabulary: {tokenizer.source_size:,} pieces, joint"
     else:
         sizes = (tokenizer.source_size, tokenizer.target_size)
         yield "vocabulary: {:,} source and {:,} target pieces".format(*sizes)
-    yield describe_batches(material.corpus, settings)
+    yield describe_batches(material.corpus, order.settings)
 
 
 def describe_batches(corpus: EncodedCorpus, settings: Settings) -> str:

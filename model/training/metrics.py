@@ -1,8 +1,9 @@
 """metrics.jsonl: one JSON object a line, in the order in which training happened.
 
     kind "train"   loss, nats_per_token, learning_rate, gradient_norm, tokens_per_s, seconds
-    kind "valid"   loss, nats_per_token, bleu, seconds
-    kind "final"   chosen, candidates: the weights that model.safetensors holds, and the scores
+    kind "valid"   loss, nats_per_token, bleu, bleu_signature, bleu_search, seconds
+    kind "final"   chosen, best_step, candidates: the weights that model.safetensors holds, the step
+                   of the best validation, and the scores of each candidate
 
 `loss` is per target token and includes label smoothing, `nats_per_token` does not; tokens_per_s
 counts source and target without padding; seconds are spent training, all sittings together.

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfm.data.batching import Batch
 from tfm.model.attention.padding import Padding
 from tfm.model.transformer import Transformer
 
 
-class Objective(NamedTuple):
+class Losses(NamedTuple):
     """Sums over the target tokens of a batch; end of sentence is a token, padding is not."""
 
     loss: Tensor  # with label smoothing: what is differentiated
@@ -33,7 +33,6 @@ class DeviceBatch:
         source_padding, target_padding: which of them are real.
         places: positions of the real target tokens in the flattened B T, N.
         targets: the ids to predict there, N.
-        tokens: real source and target tokens together.
     """
 
     source: Tensor
@@ -42,7 +41,6 @@ class DeviceBatch:
     target_padding: Padding
     places: Tensor
     targets: Tensor
-    tokens: int
 
     @classmethod
     def from_batch(cls, batch: Batch, device: torch.device) -> "DeviceBatch":
@@ -56,29 +54,35 @@ class DeviceBatch:
             target_padding=Padding.from_lengths(batch.target_lengths.tolist(), device=device),
             places=_to(places, device),
             targets=_to(batch.target_out.reshape(-1)[places], device),
-            tokens=int(batch.source_lengths.sum() + batch.target_lengths.sum()),
         )
 
-    @property
-    def target_tokens(self) -> int:
-        """The number of ids to predict."""
-        return len(self.targets)
 
+class Objective(nn.Module):
+    """A network and what it is trained for, in one forward pass: what DDP or a compiler can wrap.
 
-def objective(model: Transformer, batch: DeviceBatch, *, label_smoothing: float) -> Objective:
-    """Run the network on a batch and compare its predictions with the targets.
-
-    Logits are computed for real target tokens only: on padding they would be thrown away.
+    Args:
+        model: the network; its weights are the only ones.
+        label_smoothing: how much probability is spread over all pieces.
     """
-    memory = model.encode(batch.source, batch.source_padding)
-    hidden = model.decode(
-        batch.target_in, memory, source=batch.source_padding, target=batch.target_padding
-    )
-    real = hidden.flatten(0, 1).index_select(0, batch.places)  # B T D -> N D
-    return smoothed_cross_entropy(model.project(real), batch.targets, label_smoothing)
+
+    def __init__(self, model: Transformer, *, label_smoothing: float) -> None:
+        super().__init__()
+        self.model, self.label_smoothing = model, label_smoothing
+
+    def forward(self, batch: DeviceBatch) -> Losses:
+        """Run the network on a batch and compare its predictions with the targets.
+
+        Logits are computed for real target tokens only: on padding they would be thrown away.
+        """
+        memory = self.model.encode(batch.source, batch.source_padding)
+        hidden = self.model.decode(
+            batch.target_in, memory, source=batch.source_padding, target=batch.target_padding
+        )
+        real = hidden.flatten(0, 1).index_select(0, batch.places)  # B T D -> N D
+        return smoothed_cross_entropy(self.model.project(real), batch.targets, self.label_smoothing)
 
 
-def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Objective:
+def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Losses:
     """Return the cross-entropy with the targets, smoothed over the V classes, in fp32.
 
     The true piece has probability 1 - smoothing, and `smoothing` is spread evenly over all V
@@ -91,9 +95,9 @@ def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) ->
     log_probabilities = F.log_softmax(logits.float(), dim=-1)
     nats = F.nll_loss(log_probabilities, targets, reduction="sum")
     if smoothing == 0:
-        return Objective(nats, nats.detach())
+        return Losses(nats, nats.detach())
     even = -log_probabilities.sum() / logits.shape[-1]
-    return Objective((1 - smoothing) * nats + smoothing * even, nats.detach())
+    return Losses((1 - smoothing) * nats + smoothing * even, nats.detach())
 
 
 def _to(array: np.ndarray, device: torch.device) -> Tensor:

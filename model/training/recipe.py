@@ -3,24 +3,32 @@
 Everything that can fail cheaply does so before the first file is written.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tfm.data.errors import CheckpointError
 from tfm.data.lines import atomic_writer
 from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.checkpoint import build_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.settings import Settings
-from tfm.model.tensor_file import Stored, read_tensors
 from tfm.model.training.directory import RunDirectory, holds_run
-from tfm.model.training.identity import changes, require_same_run, write_provenance
+from tfm.model.training.identity import (
+    changes,
+    earlier_sittings,
+    identify_settings,
+    require_same_run,
+    write_provenance,
+)
 from tfm.model.training.material import Material, Order, describe_material, gather
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.reporting import Reporter
 from tfm.model.training.run import Run
-from tfm.model.training.state import Progress
+from tfm.model.training.state import Progress, read_state
 from tfm.model.training.step import Learner
 
 
@@ -41,8 +49,15 @@ class Machine:
         """
         device = resolve_device(order.device)
         dtype = resolve_precision(order.precision, device, training=True)
-        dropout = order.settings.model.attention_dropout
-        plan = resolve(order.attention, device=device, dtype=dtype, dropout=dropout, training=True)
+        model = order.settings.model
+        plan = resolve(
+            order.attention,
+            device=device,
+            dtype=dtype,
+            dropout=model.attention_dropout,
+            training=True,
+            head_width=model.d_model // model.heads,
+        )
         return cls(device, dtype, plan)
 
     def describe(self) -> dict[str, Any]:
@@ -54,21 +69,84 @@ class Machine:
         return {"device": name, "precision": precision, "attention": attention}
 
 
-def prepare(order: Order, reporter: Reporter) -> Run:
+@contextmanager
+def prepare(order: Order, reporter: Reporter) -> Iterator[Run]:
     """Read the data and build the network; go on with the run in the directory if there is one.
+
+    Until the context ends no other command can train there.
 
     Raises:
         UserError: one line that says what is wrong with settings, corpora, machine or directory.
     """
     machine = Machine.choose(order)
     directory = RunDirectory(order.directory)
-    resuming = holds_run(directory)
-    of_run = directory.tokenizer if resuming and order.tokenizer is None else order.tokenizer
-    material = gather(order, tokenizer=of_run, reporter=reporter)
-    identity = material.identify(order.settings)
-    stored = read_tensors(directory.last) if resuming else None
-    if stored is not None:
-        require_same_run(stored.header.get("identity", {}), identity, directory=directory.path)
+    if holds_run(directory):
+        with directory.locked():
+            yield go_on(order, directory, machine, reporter)
+        return
+    material = gather(order, tokenizer=order.tokenizer, reporter=reporter)
+    run = assemble(order, directory, material, machine, reporter)
+    with directory.locked():
+        if holds_run(directory):
+            raise CheckpointError(
+                f"{directory.path}: meanwhile another `tfm train` has begun a run there; "
+                f"choose another -o"
+            )
+        begin(run, material, machine)
+        yield run
+
+
+def go_on(order: Order, directory: RunDirectory, machine: Machine, reporter: Reporter) -> Run:
+    """Restore the run in the directory, and say what differs from before.
+
+    What is wrong with the checkpoint or the settings is found before any corpus is read.
+    """
+    stored = read_state(directory.last)
+    identity = stored.header.get("identity", {})
+    require_same_run(identity, identify_settings(order.settings), directory=directory.path)
+    before = Settings.read(directory.config)
+    material = gather(order, tokenizer=order.tokenizer or directory.tokenizer, reporter=reporter)
+    require_same_run(identity, material.identify(order.settings), directory=directory.path)
+    run = assemble(order, directory, material, machine, reporter)
+    run.resume(stored)
+    if run.complete:
+        return run
+    differences = changes(before, run.settings)
+    if differences:
+        reporter.on_note(f"changed from here on: {', '.join(differences)}")
+    if moved := changed_machine(directory, machine):
+        reporter.on_note(f"computed otherwise from here on: {', '.join(moved)}")
+    record(run, material, machine)
+    reporter.on_note(f"continuing after step {run.progress.step:,}")
+    return run
+
+
+def changed_machine(directory: RunDirectory, machine: Machine) -> list[str]:
+    """Return one phrase for each of device, precision and attention that the last sitting had not.
+
+    The lines on attention are long, and the present ones have just been said.
+    """
+    sittings = earlier_sittings(directory.provenance)
+    if not sittings:
+        return []
+    now, before = machine.describe(), sittings[-1]
+    differs = [key for key in now if before.get(key) != now[key]]
+    return [
+        "other attention kernels"
+        if key == "attention"
+        else f"{key} {before.get(key)} -> {now[key]}"
+        for key in differs
+    ]
+
+
+def assemble(
+    order: Order,
+    directory: RunDirectory,
+    material: Material,
+    machine: Machine,
+    reporter: Reporter,
+) -> Run:
+    """Build the run, and say what is trained on what, and how. Writes nothing."""
     run = Run(
         directory=directory,
         settings=order.settings,
@@ -76,20 +154,19 @@ def prepare(order: Order, reporter: Reporter) -> Run:
         tokenizer=material.tokenizer,
         corpus=material.corpus,
         valid=material.valid,
-        identity=identity,
+        identity=material.identify(order.settings),
         progress=Progress(),
         metrics=Metrics(directory.metrics),
     )
-    describe(run, material, machine, reporter)
-    if stored is None:
-        begin(run, material, machine)
-    else:
-        go_on(run, stored, material, machine, reporter)
+    for line in describe_material(material, order):
+        reporter.on_note(line)
+    for line in describe_learner(run, machine):
+        reporter.on_note(line)
     return run
 
 
 def build_learner(settings: Settings, material: Material, machine: Machine) -> Learner:
-    """Seed all random numbers and build a network with its optimizer."""
+    """Build a network, whose first weights follow from the seed, with its optimizer."""
     torch.manual_seed(settings.training.seed)
     model = build_model(settings, material.tokenizer).to(machine.device)
     model.use_attention(machine.plan)
@@ -97,27 +174,10 @@ def build_learner(settings: Settings, material: Material, machine: Machine) -> L
 
 
 def begin(run: Run, material: Material, machine: Machine) -> None:
-    """Make the directory. Provenance comes first: it marks the directory as a run's."""
-    run.directory.create()
+    """Write the first files. Provenance comes first: it marks the directory as a run's."""
     record(run, material, machine)
     run.tokenizer.save(run.directory.tokenizer)
     run.start()
-
-
-def go_on(
-    run: Run, stored: Stored, material: Material, machine: Machine, reporter: Reporter
-) -> None:
-    """Restore the state, and say what differs from before."""
-    before = Settings.read(run.directory.config)
-    run.resume(stored)
-    if run.complete:
-        return
-    differences = changes(before, run.settings)
-    if differences:
-        reporter.on_note(f"changed from here on: {', '.join(differences)}")
-    run.directory.create()
-    record(run, material, machine)
-    reporter.on_note(f"continuing after step {run.progress.step:,}")
 
 
 def record(run: Run, material: Material, machine: Machine) -> None:
@@ -134,19 +194,14 @@ def record(run: Run, material: Material, machine: Machine) -> None:
         file.write(run.settings.to_toml())
 
 
-def describe(run: Run, material: Material, machine: Machine, reporter: Reporter) -> None:
-    """Say what is trained on what, and how."""
-    for line in describe_material(material, run.settings):
-        reporter.on_note(line)
+def describe_learner(run: Run, machine: Machine) -> Iterator[str]:
+    """Yield lines that tell how large the network is and how it computes."""
     parameters = sum(p.numel() for p in run.learner.model.parameters())
     chosen = machine.describe()
-    reporter.on_note(
-        f"model: {parameters:,} parameters, on {chosen['device']} in {chosen['precision']}"
-    )
-    for line in chosen["attention"]:
-        reporter.on_note(line)
+    yield f"model: {parameters:,} parameters, on {chosen['device']} in {chosen['precision']}"
+    yield from chosen["attention"]
     if run.valid is None:
-        reporter.on_note(
+        yield (
             "no --valid corpus: no BLEU and no patience; the model is the mean of the last "
             "checkpoints"
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from tfm.model.training.validation import Scores
+from tfm.model.training.validation import ValidationScores
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Reporter(Protocol):
     def on_step(self, report: StepReport) -> None:
         """Hear of every step."""
 
-    def on_validation(self, step: int, scores: Scores, *, best: bool) -> None:
+    def on_validation(self, step: int, scores: ValidationScores, *, best: bool) -> None:
         """Hear of every validation, and whether it is the best so far."""
 
     def on_note(self, text: str) -> None:
@@ -45,7 +45,7 @@ class Silence:
     def on_step(self, report: StepReport) -> None:
         """Ignore it."""
 
-    def on_validation(self, step: int, scores: Scores, *, best: bool) -> None:
+    def on_validation(self, step: int, scores: ValidationScores, *, best: bool) -> None:
         """Ignore it."""
 
     def on_note(self, text: str) -> None:

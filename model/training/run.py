@@ -14,7 +14,7 @@ from tfm.model.training.identity import Identity
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.state import Progress, restore_state, save_state
 from tfm.model.training.step import Learner
-from tfm.model.training.validation import Scores, ValidationSet
+from tfm.model.training.validation import ValidationScores, ValidationSet
 
 
 @dataclass
@@ -33,7 +33,6 @@ class Run:
 
     def start(self) -> None:
         """Begin with the weights that `learner` has: the state of step 0 is saved."""
-        self.directory.checkpoints.mkdir(exist_ok=True)
         self.metrics.begin()
         self.save()
 
@@ -68,7 +67,7 @@ class Run:
         header = {"kind": "training state", "identity": self.identity, **self.about_weights()}
         save_state(self.directory.last, self.learner, self.progress, header)
 
-    def about_weights(self, scores: Scores | None = None) -> dict[str, object]:
+    def about_weights(self, scores: ValidationScores | None = None) -> dict[str, object]:
         """Return what is stored beside weights: tokenizer, step and scores."""
         return {
             "tokenizer": self.tokenizer.fingerprint,

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask training to stop after the current step instead of in the midst of it."""
+"""Ctrl-C, SIGTERM and a hang-up ask training to stop at the next safe place, not at once."""
 
 import signal
 import threading
@@ -7,25 +7,30 @@ from typing import Self
 
 
 class Interrupted(Exception):
-    """Training stopped after saving, because of the signal `number`."""
+    """Training stopped because of the signal `number`; its state is saved."""
 
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name} after step {step}")
-        self.number, self.step = number, step
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
 
 
 class StopSignals:
-    """While entered, note the first SIGINT or SIGTERM; a second SIGINT interrupts at once."""
+    """While entered, note the first SIGINT, SIGTERM or SIGHUP; a second SIGINT interrupts at once.
+
+    A signal that is ignored stays so: under nohup training outlives its terminal.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
 
     def __enter__(self) -> Self:
+        self._before = {}
         # Python lets only the main thread set handlers; elsewhere signals keep their meaning.
-        self._handled = threading.current_thread() is threading.main_thread()
-        if self._handled:
-            numbers = (signal.SIGINT, signal.SIGTERM)
-            self._before = {number: signal.signal(number, self._note) for number in numbers}
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+                number = getattr(signal, name, None)
+                if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(
@@ -34,9 +39,13 @@ class StopSignals:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._handled:
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raise `Interrupted` if a signal has come. Call it where stopping loses nothing."""
+        if self.received is not None:
+            raise Interrupted(self.received)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received is not None:

@@ -1,7 +1,7 @@
 """The state of a run, saved whole: a run that continues is bit for bit one that never stopped.
 
-Tensors (weights, Adam's moments, random number generators) and counters go into one file that is
-replaced in one step. The order of batches needs no state but its position: it is a pure function.
+Tensors (weights, Adam's moments) and counters go into one file that is replaced in one step. Random
+numbers and the order of batches need no state but their position: they are pure functions.
 """
 
 from collections.abc import Mapping
@@ -9,16 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tfm.data.batching import Batch, EncodedCorpus, epoch_batches, make_batch
 from tfm.data.errors import CheckpointError
 from tfm.model.checkpoint import architecture, fill_weights, weights_of
 from tfm.model.settings import TrainingSettings
-from tfm.model.tensor_file import Stored, write_tensors
+from tfm.model.tensor_file import Stored, read_tensors, write_tensors
 from tfm.model.training.step import Learner, StepResult
-from tfm.model.training.validation import Scores
+from tfm.model.training.validation import ValidationScores
 
 
 @dataclass
@@ -48,8 +47,8 @@ class Progress:
     epoch: int = 0
     batch: int = 0
     seconds: float = 0.0
-    best_step: int = 0
-    best: Scores | None = None
+    settled: bool = True  # whether what is due after `step` is done: validation, checkpoint
+    best: ValidationScores | None = None  # what others are compared with
     validations_without_best: int = 0
     snapshots: list[int] = field(default_factory=list)
     since_log: Sums = field(default_factory=Sums)
@@ -58,7 +57,7 @@ class Progress:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Progress":
         """Read what `dataclasses.asdict` gave."""
-        best = Scores(**values["best"]) if values["best"] else None
+        best = ValidationScores(**values["best"]) if values["best"] else None
         return cls(**{**values, "best": best, "since_log": Sums(**values["since_log"])})
 
 
@@ -106,21 +105,28 @@ def save_state(path: Path, learner: Learner, progress: Progress, header: Mapping
     for name, parameter in learner.model.named_parameters():
         state = learner.optimizer.state.get(parameter, {})
         tensors |= {f"optimizer.{name}.{key}": state[key] for key in MOMENTS if state}
-    tensors["rng.torch"] = torch.get_rng_state()
-    if learner.device.type == "cuda":
-        tensors["rng.cuda"] = torch.cuda.get_rng_state(learner.device)
     counters = {"progress": asdict(progress), "scaler": learner.scaler.state_dict()}
     write_tensors(path, tensors, {**header, **counters, "model": architecture(learner.model)})
 
 
-def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
-    """Put weights, optimizer and random number generators back as they were saved.
+def read_state(path: Path) -> Stored:
+    """Read a file of `save_state`.
 
     Raises:
-        CheckpointError: if the file, called `path`, holds no such state or does not fit the model.
+        CheckpointError: if it is damaged or holds weights only.
     """
+    stored = read_tensors(path)
     if "progress" not in stored.header:
         raise CheckpointError(f"{path}: holds weights only; training cannot continue from it")
+    return stored
+
+
+def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
+    """Put weights, optimizer and counters back as they were saved.
+
+    Raises:
+        CheckpointError: if what was stored in `path` does not fit the model.
+    """
     weights = _named(stored.tensors, "model.")
     fill_weights(learner.model, weights, stored.header, path=path)
     for name, parameter in learner.model.named_parameters():
@@ -131,9 +137,6 @@ def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
             }
     if learner.scaler.is_enabled() and stored.header["scaler"]:
         learner.scaler.load_state_dict(stored.header["scaler"])
-    torch.set_rng_state(stored.tensors["rng.torch"])
-    if learner.device.type == "cuda" and "rng.cuda" in stored.tensors:
-        torch.cuda.set_rng_state(stored.tensors["rng.cuda"], learner.device)
     return Progress.from_json(stored.header["progress"])
 
 

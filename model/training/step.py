@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from tfm.data.batching import Batch
 from tfm.data.errors import UserError
 from tfm.model.settings import TrainingSettings
-from tfm.model.training.objective import DeviceBatch, objective
+from tfm.model.training.objective import DeviceBatch, Losses, Objective
+from tfm.model.training.randomness import seed_step
 from tfm.model.transformer import Transformer
 
 EPSILON = 1e-9  # Adam's (paper, section 5.3)
@@ -34,9 +35,14 @@ class StepResult(NamedTuple):
 
 @dataclass
 class Learner:
-    """A network with its optimizer, and where and how precisely it computes."""
+    """A network with its optimizer, and where and how precisely it computes.
+
+    Steps and validation call `objective`, which may be wrapped (DDP, a compiler); `model` is the
+    network itself, for its weights and for search.
+    """
 
     model: Transformer
+    objective: nn.Module
     optimizer: torch.optim.AdamW
     scaler: torch.amp.GradScaler  # a no-op but for fp16
     device: torch.device
@@ -53,7 +59,15 @@ class Learner:
     ) -> "Learner":
         """Prepare `model`, which is on `device`, for training in `dtype`."""
         scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-        return cls(model, build_optimizer(model, settings), scaler, device, dtype)
+        objective = Objective(model, label_smoothing=settings.label_smoothing)
+        return cls(model, objective, build_optimizer(model, settings), scaler, device, dtype)
+
+    def losses(self, batch: Batch) -> Losses:
+        """Run the objective on one batch."""
+        on_device = DeviceBatch.from_batch(batch, self.device)
+        with self.autocast():
+            losses: Losses = self.objective(on_device)
+        return losses
 
     def autocast(self) -> torch.autocast:
         """Compute matrix products in the run's precision; weights stay fp32."""
@@ -88,32 +102,40 @@ def train_step(
 ) -> StepResult:
     """Take one optimizer step on the mean loss per target token of all `batches` together.
 
+    It depends on its arguments only: the random numbers are those of (seed, step).
+
     Raises:
         Diverged: before the weights change, if the loss or the gradient is not finite.
     """
-    on_device = [DeviceBatch.from_batch(batch, learner.device) for batch in batches]
-    target_tokens = sum(batch.target_tokens for batch in on_device)
-    loss = torch.zeros((), device=learner.device)
-    nats = torch.zeros((), device=learner.device)
-    for batch in on_device:
-        with learner.autocast():
-            part = objective(learner.model, batch, label_smoothing=settings.label_smoothing)
-        learner.scaler.scale(part.loss / target_tokens).backward()  # type: ignore[no-untyped-call]
-        loss += part.loss.detach()
-        nats += part.nats
+    seed_step(settings.seed, step)
+    sums = accumulate(learner, batches)
     learner.scaler.unscale_(learner.optimizer)
     norm = clip_gradient(learner.model, settings.clip)
-    sums = torch.stack([loss, nats, norm]).tolist()  # the one wait for the device
-    result = StepResult(
-        loss=sums[0],
-        nats=sums[1],
-        gradient_norm=sums[2],
-        target_tokens=target_tokens,
-        tokens=sum(batch.tokens for batch in on_device),
-    )
+    loss, nats, gradient_norm = torch.stack([*sums, norm]).tolist()  # the one wait for the device
+    target_tokens = count_target_tokens(batches)
+    source_tokens = sum(int(batch.source_lengths.sum()) for batch in batches)
+    result = StepResult(loss, nats, gradient_norm, target_tokens, source_tokens + target_tokens)
     _require_finite(learner, result, step=step)
     _update(learner, learning_rate)
     return result
+
+
+def accumulate(learner: Learner, batches: Sequence[Batch]) -> Losses:
+    """Leave the gradient of the mean over all target tokens; return the sums, without gradient."""
+    target_tokens = count_target_tokens(batches)
+    loss = torch.zeros((), device=learner.device)
+    nats = torch.zeros((), device=learner.device)
+    for batch in batches:
+        part = learner.losses(batch)
+        learner.scaler.scale(part.loss / target_tokens).backward()  # type: ignore[no-untyped-call]
+        loss += part.loss.detach()
+        nats += part.nats
+    return Losses(loss, nats)
+
+
+def count_target_tokens(batches: Sequence[Batch]) -> int:
+    """Return how many ids the model is to predict, end of sentence included."""
+    return sum(int(batch.target_lengths.sum()) for batch in batches)
 
 
 def clip_gradient(model: nn.Module, limit: float) -> Tensor:
