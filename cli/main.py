@@ -4,6 +4,7 @@
     1    the user's input or environment is at fault: one line, no traceback without --debug
     2    wrong usage
     130  interrupted (Ctrl-C)     141  stdout was closed     143  terminated
+    129  the terminal was closed while training, which saves first
 
 Anything else is a bug of ours and keeps its traceback. Verbs import torch inside themselves, so
 that help is there at once.

@@ -246,6 +246,21 @@ def test_what_forbids_to_go_on_is_found_before_any_corpus_is_read(
         assert "training.seed is 1 there but 2 here" in line and "tokenizer.kind" in line
 
 
+def test_another_number_of_threads_than_in_the_last_sitting_is_said(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    shutil.copytree(finished, output)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert main(command(output, "--valid", "builtin:10", "--steps", "21")) == 0
+    finally:
+        torch.set_num_threads(threads)
+    note = f"computed otherwise from here on: threads {threads} -> {threads + 1}"
+    assert note in capsys.readouterr().err
+
+
 def test_another_precision_than_in_the_last_sitting_is_said_once(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,7 +271,7 @@ def test_another_precision_than_in_the_last_sitting_is_said_once(
     notes = re.findall("computed otherwise from here on: .*", capsys.readouterr().err)
     assert len(notes) == 1
     assert "precision fp32 -> bf16" in notes[0] and "attention" in notes[0]
-    assert "device" not in notes[0]
+    assert "device" not in notes[0] and "threads" not in notes[0]
     assert main(command(output, *more, "--steps", "22", "--precision", "bf16")) == 0
     assert "computed otherwise" not in capsys.readouterr().err
 
@@ -420,14 +435,15 @@ def test_killed_and_terminated_runs_end_as_one_that_was_left_alone(
     more = ("--valid", prefix, "--steps", "150", "--set", "training.validate_every=25")
     more += ("--precision", precision)
     whole, stopped = (command(tmp_path / n, *more, train=prefix) for n in ("whole", "stopped"))
-    assert main(whole) == 0
+    environment |= {"OMP_NUM_THREADS": "2"}  # as many as sums are split among, in all sittings
+    assert start(whole, environment).wait() == 0
     code, _ = kill_after(start(stopped, environment), "step 50: validation", signal.SIGKILL)
     assert code == -signal.SIGKILL
     leftover = tmp_path / "stopped" / "checkpoints" / ".tfm-1-0.tmp"
     leftover.write_bytes(b"what a kill in the midst of writing leaves")
     code, rest = kill_after(start(stopped, environment), "step 75: validation", signal.SIGTERM)
     assert code == 143 and re.search(r"stopped by SIGTERM after step \d+; .*repeat", rest)
-    assert main(stopped) == 0
+    assert start(stopped, environment).wait() == 0
     for name in ("model.safetensors", "checkpoints/last.safetensors"):
         one, other = (read_tensors(tmp_path / run / name) for run in ("whole", "stopped"))
         assert one.tensors.keys() == other.tensors.keys()

@@ -11,8 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tfm.data.batching import EncodedCorpus
 from tfm.data.errors import CheckpointError
 from tfm.data.lines import atomic_writer
@@ -144,7 +142,6 @@ def _software() -> dict[str, Any]:
         "tfm": tfm_version(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
     }
 

@@ -65,8 +65,12 @@ class Machine:
         cuda = self.device.type == "cuda"
         name = torch.cuda.get_device_name(self.device) if cuda else self.device.type
         precision = next(key for key, dtype in PRECISIONS.items() if dtype == self.dtype)
-        attention = self.plan.describe()
-        return {"device": name, "precision": precision, "attention": attention}
+        return {
+            "device": name,
+            "precision": precision,
+            "threads": torch.get_num_threads(),  # sums are rounded otherwise with another number
+            "attention": self.plan.describe(),
+        }
 
 
 @contextmanager
@@ -122,7 +126,7 @@ def go_on(order: Order, directory: RunDirectory, machine: Machine, reporter: Rep
 
 
 def changed_machine(directory: RunDirectory, machine: Machine) -> list[str]:
-    """Return one phrase for each of device, precision and attention that the last sitting had not.
+    """Return one phrase for each choice of `machine` that the last sitting had not.
 
     The lines on attention are long, and the present ones have just been said.
     """
