@@ -37,7 +37,7 @@ def test_a_backend_asked_for_by_name_is_the_one_that_runs(name):
 
 def test_the_plan_says_once_which_kernel_each_kind_of_attention_uses(a_gpu):
     [line] = plan("auto", training=False).describe()
-    who = "encoder and decoder and cross attention"
+    who = "encoder, decoder and cross attention"
     assert line.startswith(f"{who}: CPU flash kernel (SDPA): no T x S matrix")
     lines = plan("auto", device=a_gpu((9, 0)), dtype=torch.bfloat16).describe()
     assert [line.split(" attention: ")[0] for line in lines] == ["encoder and cross", "decoder"]

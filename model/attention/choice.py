@@ -38,7 +38,11 @@ class AttentionPlan:
         kinds: dict[str, list[str]] = {}
         for kind, why in zip(KINDS, self.reasons, strict=True):
             kinds.setdefault(why, []).append(kind)
-        return [f"{' and '.join(names)} attention: {why}" for why, names in kinds.items()]
+        return [f"{_list(names)} attention: {why}" for why, names in kinds.items()]
+
+
+def _list(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 class Conditions(NamedTuple):
