@@ -28,6 +28,7 @@ from tfm.cli.options import (
 from tfm.cli.progress import TrainingProgress, describe_scores
 
 if TYPE_CHECKING:
+    from tfm.model.training.material import Order
     from tfm.model.training.run import Run
     from tfm.model.training.selection import Outcome
 
@@ -68,10 +69,7 @@ def train(
         return
     if train is None or output is None:
         raise typer.BadParameter("needs --train CORPUS and -o DIR")
-    from tfm.model.training.loop import train as run_training
     from tfm.model.training.material import Order
-    from tfm.model.training.recipe import prepare
-    from tfm.model.training.signals import Interrupted
 
     order = Order(
         settings=settings,
@@ -83,12 +81,21 @@ def train(
         precision=precision,
         attention=attention,
     )
+    carry_out(order)
+
+
+def carry_out(order: "Order") -> None:
+    """Prepare a run, train, and say what came of it; leave as the signal wants that stops it."""
+    from tfm.model.training.loop import train
+    from tfm.model.training.recipe import prepare
+    from tfm.model.training.signals import Interrupted
+
     with TrainingProgress() as progress, prepare(order, progress) as run:
         if run.complete:
             console.note(describe_end(run))
             return
         try:
-            outcome = run_training(run, progress)
+            outcome = train(run, progress)
         except Interrupted as stop:
             if stop.number not in (signal.SIGINT, signal.SIGTERM):
                 progress.hang_up()
