@@ -53,7 +53,7 @@ def demo(
 
     maps = output / "attention"
     command = f'tfm inspect-attention {output} "{sentence}" -o {maps}{flags}'
-    _announce("Show which source words each target word was made from", command)
+    _announce("Show which source words each target word looks at", command)
     inspect_attention(output, sentence, output=maps, **machine)
 
     minutes, seconds = divmod(round(time.monotonic() - started), 60)

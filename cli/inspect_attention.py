@@ -99,7 +99,7 @@ def _as_text(report: "AttentionReport") -> str:
         [
             report.target.text,
             terminal.attention_map(report, width=shutil.get_terminal_size().columns),
-            f"alignment: {terminal.alignment_text(report)}",
+            f"alignment (source-target): {terminal.alignment_text(report)}",
             terminal.verification_text(report),
         ]
     )

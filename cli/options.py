@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from tfm.model.settings import presets
+
 
 def _remember_debug(context: typer.Context, debug: bool) -> bool:
     """Tell the error boundary in `tfm.cli.main` to show tracebacks, wherever the flag stood."""
@@ -20,7 +22,11 @@ def _remember_debug(context: typer.Context, debug: bool) -> bool:
 # Settings
 Config = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE|PRESET", help="Settings: a TOML file or a preset."),
+    typer.Option(
+        "--config",
+        metavar="FILE|PRESET",
+        help=f"Settings: a TOML file or a preset ({', '.join(presets())}).",
+    ),
 ]
 Set = Annotated[
     list[str] | None,

@@ -53,14 +53,14 @@ class TrainingProgress:
         """Move the bar, or print a line now and then."""
         if self.on_terminal:
             figures = (
-                f"loss {report.loss:.3f}  lr {report.learning_rate:.1e}  "
+                f"loss {report.nats_per_token:.3f}  lr {report.learning_rate:.1e}  "
                 f"{report.tokens_per_s:,.0f} tok/s"
             )
             self.bar.update(self.task, completed=report.step, figures=figures)
         elif report.step % LINE_EVERY == 0 or report.step == report.steps:
             left = timedelta(seconds=round(self.seconds_left(report.step, report.steps)))
             console.note(
-                f"step {report.step:,}/{report.steps:,}  loss {report.loss:.3f}  "
+                f"step {report.step:,}/{report.steps:,}  loss {report.nats_per_token:.3f}  "
                 f"learning rate {report.learning_rate:.2e}  "
                 f"{report.tokens_per_s:,.0f} tokens/s  ETA {left}"
             )

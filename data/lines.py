@@ -138,7 +138,7 @@ def _zstd_chunks(file: IO[bytes], path: Path) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError:
-        raise DataError(f"{path}: reading .zst needs zstandard: pip install 'tfm[zstd]'") from None
+        raise DataError(f"{path}: reading .zst needs zstandard: pip install zstandard") from None
     frame = zstandard.ZstdDecompressor().decompressobj()
     inside = False
     try:

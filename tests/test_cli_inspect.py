@@ -38,7 +38,7 @@ def test_translation_map_alignment_and_check_are_printed(inspect: Tfm, tiny_mode
     blocks = out.rstrip("\n").split("\n\n")
     assert blocks[0] == Translator.load(tiny_model, device="cpu").translate([TEXT])[0]
     assert blocks[1].startswith("cross-attention, decoder layer 1 of 1, mean of 4 heads")
-    assert blocks[-2].startswith("alignment: ")
+    assert blocks[-2].startswith("alignment (source-target): ")
     assert re.search(r"checked against .+: largest difference \de-\d\d in attention", blocks[-1])
     for word in ("man", "rides", "bike", "</s>"):
         assert word in blocks[2]

@@ -29,7 +29,7 @@ def heatmap(
         text_width(label) * 0.79 - (len(labels) - i - 0.5) * (WIDTH + GAP)
         for i, label in enumerate(labels)
     )
-    width = max(left + grid + max(overhang, 0) + MARGIN, 480)
+    width = max(left + grid + max(overhang, 0) + MARGIN, 540)
     lines = wrap(caption, width - 2 * MARGIN)
     top = 62 + 18 * len(lines) + max(text_width(label) for label in labels) * 0.62 + 34
     bottom = top + len(rows) * (HEIGHT + GAP)

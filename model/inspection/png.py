@@ -27,7 +27,7 @@ def png(view: View) -> bytes:
     try:
         import matplotlib.figure  # noqa: F401  # asked for here, so that the message comes first
     except ImportError:
-        raise UserError("PNG pictures need matplotlib: pip install 'tfm[plot]'") from None
+        raise UserError("PNG pictures need matplotlib: pip install matplotlib") from None
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # A character that no installed font has is drawn as a box; there is nothing to act on.

@@ -55,11 +55,13 @@ def learning_curve(metrics: Metrics, title: str) -> str:
     losses = train + valid
     steps = Axis.over([0, *(x for x, _ in losses)], LEFT, RIGHT)
     nats = Axis.over([y for _, y in losses] or [0], BOTTOM, TOP)
-    scores = Axis.over([0, *(y for _, y in bleu)], BOTTOM, TOP)
+    scores = Axis.over([0, 1, *(y for _, y in bleu)], BOTTOM, TOP)  # no axis of millionths
     parts = [*_grid(nats), *_labels(steps, nats), *_legend(title)]
     parts += [_line("train", train, steps, nats), _line("valid", valid, steps, nats)]
+    parts += _dots("valid", valid, steps, nats)
     if bleu:
         parts += [*_right_labels(scores), _line("bleu", bleu, steps, scores)]
+        parts += _dots("bleu", bleu, steps, scores)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
@@ -91,9 +93,15 @@ def thin(points: Sequence[Point]) -> list[Point]:
 
 def _line(name: str, points: Sequence[Point], x: Axis, y: Axis) -> str:
     places = [f"{x.place(a):.1f},{y.place(b):.1f}" for a, b in points]
-    if len(places) == 1:
-        places *= 2  # a line of one point, with round caps, is a dot
-    return f'<polyline class="line {name}" stroke-linecap="round" points="{" ".join(places)}"/>'
+    return f'<polyline class="line {name}" points="{" ".join(places)}"/>'
+
+
+def _dots(name: str, points: Sequence[Point], x: Axis, y: Axis) -> list[str]:
+    """Mark each validation: there may be one only, which makes no line."""
+    return [
+        f'<circle class="line {name}" cx="{x.place(a):.1f}" cy="{y.place(b):.1f}" r="3"/>'
+        for a, b in points
+    ]
 
 
 def _grid(axis: Axis) -> list[str]:
