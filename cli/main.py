@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -68,14 +68,22 @@ app.command("demo", short_help="Do it all on the built-in corpus.")(demo)
 
 @dataclass
 class Run:
-    """What the options before and after the verb tell the error boundary."""
+    """What the error boundary must know: the options of the verb say it, or the start."""
 
     debug: bool = False
+    closed: bool = False  # whether stdin or stdout was, so that EBADF is no bug of ours
+
+
+def _version() -> str:
+    try:
+        return version("tfm")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "unknown"
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"tfm {version('tfm')}")
+        print(f"tfm {_version()}")
         raise typer.Exit
 
 
@@ -93,9 +101,9 @@ def tfm(version: Version = False, debug: Debug = False) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `tfm` on `arguments` (default: the command line's) and return the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    run = Run(closed=_open_what_is_closed())
     _speak_utf8()
     signal.signal(signal.SIGTERM, _terminate)
-    run = Run()
     try:
         try:
             _invoke(arguments or ["--help"], run)
@@ -110,9 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _settle_stdout()
         return 141
-    except (UserError, OSError) as error:
+    except (UserError, OSError, MemoryError, RuntimeError) as error:
         _settle_stdout()
-        if isinstance(error, OSError) and not _is_users(error):
+        if not _is_users(error, run):
             raise
         if run.debug:
             traceback.print_exc()
@@ -127,12 +135,22 @@ def _invoke(arguments: Sequence[str], run: Run) -> None:
         command.invoke(context)
 
 
-# Without a file name an OSError is the user's only if the machine ran out of something.
+# Without a file name an OSError is the user's only if the machine ran out of something, or if a
+# standard stream is closed.
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 
-def _is_users(error: OSError) -> bool:
-    return error.filename is not None or error.errno in EXHAUSTED
+def _is_users(error: Exception, run: Run) -> bool:
+    if isinstance(error, OSError):
+        closed = run.closed and error.errno == errno.EBADF
+        return closed or error.filename is not None or error.errno in EXHAUSTED
+    return isinstance(error, UserError) or _is_out_of_memory(error)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # By its words: torch has a class for a GPU's memory only, and must not be imported here.
+    text = str(error)
+    return isinstance(error, MemoryError) or "out of memory" in text or "allocate memory" in text
 
 
 def _describe_usage(error: typer.TyperException) -> str:
@@ -143,16 +161,41 @@ def _describe_usage(error: typer.TyperException) -> str:
     return f"{message}; see {place} --help"
 
 
-def _describe(error: UserError | OSError) -> str:
+def _describe(error: Exception) -> str:
+    if isinstance(error, OSError):
+        names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+        if not names and error.errno == errno.EBADF:
+            return "standard input or output is closed; give it a file, as in < FILE or > FILE"
+        return ": ".join([*names, error.strerror or str(error)])
     if isinstance(error, UserError):
         return str(error)
-    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
-    return ": ".join([*names, error.strerror or str(error)])
+    return (
+        "out of memory; a smaller model, training.batch_tokens, decoding.batch_tokens or beam "
+        "needs less (--debug shows where)"
+    )
 
 
 def _fail(message: str, code: int) -> int:
     print(f"tfm: error: {one_line(message)}", file=sys.stderr)
     return code
+
+
+def _open_what_is_closed() -> bool:
+    """Give closed standard streams a file; return whether stdin or stdout was one of them.
+
+    Python has None for a closed stream, and the next file that is opened would get its number.
+
+    stdin and stdout are opened the wrong way round: whoever uses them gets EBADF, so that results
+    are not lost in silence; a verb that does not need them works. What goes to stderr is dropped.
+    """
+    closed = sys.stdin is None or sys.stdout is None
+    if sys.stdin is None:
+        sys.stdin = open(os.open(os.devnull, os.O_WRONLY), encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+    return closed
 
 
 def _speak_utf8() -> None:

@@ -58,6 +58,10 @@ def act(what: Annotated[str, typer.Argument()], debug: Debug = False) -> None:
         case "flood":
             for number in range(100_000):
                 print(number)
+        case "memory":
+            raise MemoryError
+        case "device memory":
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         case "wait":
             try:
                 print("ready", flush=True)
@@ -376,7 +380,7 @@ def test_the_version_is_the_packages(run_tfm: RunTfm) -> None:
     try:
         expected = version("tfm")
     except PackageNotFoundError:
-        pytest.skip("tfm is not installed")
+        expected = "unknown"  # a source tree on the import path
     assert run_tfm("--version") == (0, f"tfm {expected}\n".encode(), "")
 
 
@@ -384,3 +388,60 @@ def test_one_line_keeps_printable_text_as_it_is() -> None:
     assert one_line("a  b: größer ✓") == "a  b: größer ✓"
     assert one_line("a\r\n\n b\x85c\x00") == "a b c\\x00"
     assert one_line("name\udcff") == "name\\udcff"
+
+
+@pytest.mark.parametrize(
+    ("closed", "verb", "code", "stdout"),
+    [
+        ("<&-", "decode", 1, b""),  # needs stdin
+        (">&-", "--help", 1, b""),  # needs stdout
+        ("2>&-", "--dump-config", 0, b"[data]"),
+        ("<&- 2>&-", "--dump-config", 0, b"[data]"),
+        ("<&- >&- 2>&-", "--dump-config", 1, b""),
+    ],
+)
+def test_a_closed_stream_is_the_users_error_where_it_is_needed(
+    environment: dict[str, str],
+    tiny_model: Path,
+    closed: str,
+    verb: str,
+    code: int,
+    stdout: bytes,
+) -> None:
+    words = {"decode": ["tokenizer", "decode", str(tiny_model)], "--help": ["--help"]}
+    command = [sys.executable, "-m", "tfm.cli", *words.get(verb, ["train", verb])]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
+        capture_output=True,
+        env=environment,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout[:6]) == (code, stdout[:6])
+    if code == 1 and "2>" not in closed:
+        assert done.stderr.count(b"\n") == 1
+        assert b"standard input or output is closed" in done.stderr
+
+
+def test_results_for_a_closed_stdout_never_land_in_another_file(
+    environment: dict[str, str], tiny_model: Path, tmp_path: Path
+) -> None:
+    """The first file that is opened would get the number of stdout."""
+    command = [sys.executable, "-m", "tfm.cli", "translate", str(tiny_model), "-o", "out"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command],
+        input=b"A dog runs.\n",
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("what", ["memory", "device memory"])
+def test_too_little_memory_is_the_users_error(act: RunTfm, what: str) -> None:
+    code, stdout, stderr = act("act", what)
+    assert (code, stdout, stderr.count("\n")) == (1, b"", 1)
+    assert stderr.startswith("tfm: error: out of memory; a smaller model")
