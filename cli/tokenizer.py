@@ -132,7 +132,9 @@ def _to_text(pieces: "PieceModel", line: str, *, ids: bool, where: str) -> str:
 
 
 def _parse_id(pieces: "PieceModel", name: str, where: str) -> int:
-    if not (name.isascii() and name.isdigit() and int(name) < len(pieces)):
+    # No id is so long, and Python refuses to convert thousands of digits.
+    number = name.isascii() and name.isdigit() and len(name) < 20
+    if not (number and int(name) < len(pieces)):
         largest = len(pieces) - 1
         raise DataError(f"{where}: {name!r:.40} is not an id; ids go from 0 to {largest}")
     return int(name)

@@ -80,7 +80,9 @@ def _read_builtin(count: str | None, source: str, target: str, split: Split) -> 
         raise DataError(
             f"builtin: has the languages en and de, but {source} and {target} are asked for"
         )
-    if count is not None and not (count.isascii() and count.isdigit() and int(count)):
+    # Python refuses to convert thousands of digits.
+    digits = count is not None and count.isascii() and count.isdigit() and len(count) < 20
+    if count is not None and not (digits and int(count)):
         raise DataError(f"builtin:{count}: the number of pairs must be a whole number above 0")
     for pair in builtin_pairs(split, int(count) if count else None):
         yield Pair(pair.source, pair.target) if source == "en" else Pair(pair.target, pair.source)

@@ -40,7 +40,9 @@ class TokenizerSettings:
     separate: bool = False  # one vocabulary per language instead of a joint one
 
     def __post_init__(self) -> None:
-        require(self.vocab_size >= 1, "vocab_size", self.vocab_size, "must be at least 1")
+        # Four pieces are special; SentencePiece counts in 32 bits.
+        require(self.vocab_size >= 5, "vocab_size", self.vocab_size, "must be at least 5")
+        require(self.vocab_size < 2**31, "vocab_size", self.vocab_size, "must be below 2^31")
 
 
 class BrokenRule(SettingsError):
@@ -91,6 +93,8 @@ def read_section(
             raise SettingsError(
                 f"{place}: `{key}` must be {_describe(hints[key])}, but is {as_written(value)}."
             )
+        if isinstance(value, int) and abs(value) >= 2**63:  # what TOML, numpy and torch can hold
+            raise SettingsError(f"{place}: `{key}` must be below 2^63, but is {value}.")
     try:
         return cls(**{key: _coerce(value, hints[key]) for key, value in table.items()})
     except BrokenRule as error:

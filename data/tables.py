@@ -178,6 +178,10 @@ def _jsonl_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             raise DataError(
                 f"{where}: not JSON: {error.msg} at character {error.pos + 1}"
             ) from None
+        except (ValueError, RecursionError):  # Python's limits, not JSON's
+            raise DataError(
+                f"{where}: a number of thousands of digits, or nested too deeply; remove it"
+            ) from None
         if not isinstance(row, dict):
             raise DataError(f'{where}: must be an object like {{"en": "...", "de": "..."}}')
         yield where, row

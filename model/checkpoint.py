@@ -43,10 +43,19 @@ def load_model(directory: Path | str, *, device: torch.device | str = "cpu") -> 
     _require_model_directory(directory)
     settings = Settings.read(directory / CONFIG)
     tokenizer = Tokenizer.load(directory / TOKENIZER)
+    stored = read_tensors(directory / WEIGHTS)
+    # Before a network is built: a wrong number in config.toml could take all memory, or for ever.
+    _require_architecture(
+        stored.header,
+        _architecture(
+            settings.model, tokenizer.source_size, tokenizer.target_size, tokenizer.joint
+        ),
+        path=directory / WEIGHTS,
+    )
     with _UninitialisedWeights():  # every one of them is about to be overwritten
         model = build_model(settings, tokenizer)
-    header = load_weights(directory / WEIGHTS, model)
-    if header.get("tokenizer") != tokenizer.fingerprint:
+    fill_weights(model, stored.tensors, stored.header, path=directory / WEIGHTS)
+    if stored.header.get("tokenizer") != tokenizer.fingerprint:
         raise CheckpointError(
             f"{directory / WEIGHTS}: trained with another tokenizer than the one beside it; "
             f"copy the whole model directory"
@@ -70,7 +79,7 @@ def save_weights(path: Path, model: Transformer, header: Mapping[str, Any]) -> N
     Raises:
         CheckpointError: if it cannot be written; an older file of that name is intact then.
     """
-    write_tensors(path, weights_of(model), {**header, "model": architecture(model)})
+    write_tensors(path, weights_of(model), {**header, "model": architecture_of(model)})
 
 
 def load_weights(path: Path, model: Transformer) -> dict[str, Any]:
@@ -89,15 +98,9 @@ def weights_of(model: Transformer) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def architecture(model: Transformer) -> dict[str, Any]:
+def architecture_of(model: Transformer) -> dict[str, Any]:
     """Return what the shapes and the meaning of the weights follow from, JSON-ready."""
-    settings = {
-        key: value
-        for key, value in asdict(model.settings).items()
-        if key not in NOT_STORED_IN_SHAPE
-    }
-    vocabularies = {"source_vocab": model.source_vocab, "target_vocab": model.target_vocab}
-    return settings | vocabularies | {"joint": model.joint}
+    return _architecture(model.settings, model.source_vocab, model.target_vocab, model.joint)
 
 
 def fill_weights(
@@ -108,14 +111,7 @@ def fill_weights(
     Raises:
         CheckpointError: if one is missing, unknown or of another shape; `path` is named.
     """
-    # A key younger than the file had its default when the weights were trained.
-    expected, found = architecture(model), asdict(ModelSettings()) | header.get("model", {})
-    for key, value in expected.items():
-        if found.get(key) != value:
-            raise CheckpointError(
-                f"{path}: these weights have {key} = {found.get(key)!r}, but the settings and "
-                f"tokenizer beside them say {value!r}; restore the directory's own {CONFIG}"
-            )
+    _require_architecture(header, architecture_of(model), path=path)
     weights = weights_of(model)
     for name in weights.keys() ^ tensors.keys():
         problem = "no tensor" if name in weights else "an unknown tensor"
@@ -128,6 +124,26 @@ def fill_weights(
             )
     for name, weight in weights.items():
         weight.copy_(tensors[name])
+
+
+def _architecture(
+    settings: ModelSettings, source_vocab: int, target_vocab: int, joint: bool
+) -> dict[str, Any]:
+    kept = {key: value for key, value in asdict(settings).items() if key not in NOT_STORED_IN_SHAPE}
+    return kept | {"source_vocab": source_vocab, "target_vocab": target_vocab, "joint": joint}
+
+
+def _require_architecture(
+    header: Mapping[str, Any], architecture: Mapping[str, Any], *, path: Path
+) -> None:
+    # A key younger than the file had its default when the weights were trained.
+    found = asdict(ModelSettings()) | header.get("model", {})
+    for key, value in architecture.items():
+        if found.get(key) != value:
+            raise CheckpointError(
+                f"{path}: these weights have {key} = {found.get(key)!r}, but the settings and "
+                f"tokenizer beside them say {value!r}; restore the directory's own {CONFIG}"
+            )
 
 
 def _require_model_directory(directory: Path) -> None:

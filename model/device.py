@@ -18,7 +18,7 @@ def resolve_device(name: str) -> torch.device:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         return torch.device("cuda" if gpus else "cpu")
-    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
+    match = re.fullmatch(r"cpu|cuda(?::([0-9]{1,9}))?", name)
     if match is None:
         raise BackendError(f"--device {name}: unknown; valid: auto, cpu, cuda, cuda:N")
     if name != "cpu" and not gpus:

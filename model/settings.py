@@ -42,6 +42,8 @@ class ModelSettings:
     def __post_init__(self) -> None:
         for key in ("d_model", "d_ff", "heads", "encoder_layers", "decoder_layers"):
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
+        for key in ("encoder_layers", "decoder_layers"):  # or a slip of the finger takes for ever
+            require(getattr(self, key) <= 1000, key, getattr(self, key), "must be at most 1000")
         require(
             self.d_model % self.heads == 0,
             "heads",
@@ -99,7 +101,6 @@ class TrainingSettings:
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         for key in ("weight_decay", "clip"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
-        require(self.seed < 2**63, "seed", self.seed, "must be below 2^63")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
         for key in ("label_smoothing", "beta1", "beta2"):
             require(
@@ -126,8 +127,12 @@ class DecodingSettings:
     def __post_init__(self) -> None:
         for key in ("beam", "max_length", "batch_tokens"):
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
+        require(self.beam <= 10_000, "beam", self.beam, "must be at most 10000")
         require(
-            self.length_penalty >= 0, "length_penalty", self.length_penalty, "must be at least 0"
+            0 <= self.length_penalty <= 10,
+            "length_penalty",
+            self.length_penalty,
+            "must be at least 0 and at most 10",
         )
         require(
             self.max_length_ratio > 0, "max_length_ratio", self.max_length_ratio, "must be above 0"
@@ -136,6 +141,10 @@ class DecodingSettings:
     def longest(self, source_length: int) -> int:
         """Return the largest number of target pieces for a source of `source_length` pieces."""
         return min(self.max_length, int(self.max_length_ratio * source_length) + 10)
+
+
+# A syntax error, a number of thousands of digits, nesting that is too deep for the parser.
+_NOT_TOML = (ValueError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +167,7 @@ class Settings:
         where, text = ("defaults", "") if config is None else _find(config)
         try:
             tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except _NOT_TOML as error:
             raise SettingsError(f"{where}: not valid TOML: {error}") from None
         return cls.from_tables(tables, where, overrides)
 
@@ -223,7 +232,7 @@ class Override(NamedTuple):
             raise SettingsError(f"{origin}: must look like section.key=value")
         try:
             return cls(section, key, tomllib.loads(f"value = {value}")["value"], origin)
-        except tomllib.TOMLDecodeError:
+        except _NOT_TOML:
             return cls(section, key, value.strip(), origin)
 
 

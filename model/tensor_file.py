@@ -100,7 +100,7 @@ def _checksum(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> int:
 def _parse_header(path: Path, found: Mapping[str, str]) -> dict[str, Any]:
     try:
         header = json.loads(found["tfm"])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         raise CheckpointError(
             f"{path}: a safetensors file, but not one that tfm wrote (or its header is damaged)"
         ) from None

@@ -210,6 +210,16 @@ def test_weights_of_another_architecture_are_refused(directory: Path, tokenizer:
         load_weights(directory / "model.safetensors", build_model(wider, tokenizer))
 
 
+@pytest.mark.parametrize("change", [{"d_model": 10**12}, {"d_ff": 10**15}])
+def test_a_wrong_size_in_the_settings_is_refused_before_memory_is_asked_for(
+    directory: Path, change: dict[str, int]
+) -> None:
+    other = replace(SETTINGS, model=replace(SETTINGS.model, **change))
+    (directory / "config.toml").write_text(other.to_toml())
+    with pytest.raises(CheckpointError, match=r"these weights have d_.*restore"):
+        load_model(directory)
+
+
 def test_weights_older_than_a_model_setting_have_its_default(directory: Path) -> None:
     """Or each new key of [model] would shut out every directory written before it."""
     path = directory / "model.safetensors"

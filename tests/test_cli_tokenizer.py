@@ -137,7 +137,7 @@ def test_bad_input_is_one_line_after_the_good_lines(model: Path, run_tfm: Run) -
     done = run_tfm("tokenizer", "decode", model, stdin=pieces(model, "A dog") + b"A nonsense\n")
     assert (done.code, done.stdout) == (1, b"A dog\n")
     assert "stdin, line 2: 'nonsense' is not a piece of this vocabulary" in done.stderr
-    for ids in ("9999", "-1", "x", "²"):
+    for ids in ("9999", "-1", "x", "²", "1" * 5000):
         done = run_tfm("tokenizer", "decode", model, "--ids", stdin=ids.encode() + b"\n")
         assert done.code == 1 and "is not an id; ids go from 0 to 284" in done.stderr
     done = run_tfm("tokenizer", "decode", model, stdin=b"<0x0A>\n")

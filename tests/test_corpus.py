@@ -157,6 +157,8 @@ def test_columns_that_are_missing() -> None:
             "x.jsonl, line 1: column en must hold text, but is int",
         ),
         ("x.jsonl", '{"en": "\\ud800", "de": "b"}', "line 1: column en holds half a surrogate"),
+        ("x.jsonl", '{"en": "a", "de": "b", "x": %s}' % ("9" * 5000), "line 1: .*digits"),
+        ("x.jsonl", "[" * 5000, "line 1: .*nested too deeply"),
         ("x.parquet", "no", r"x.parquet: "),
     ],
 )
@@ -277,7 +279,7 @@ def test_builtin_both_ways(builtin: list[tuple[str, int | None]]) -> None:
     assert builtin == [("train", None), ("valid", 2)]
     with pytest.raises(DataError, match="has the languages en and de, but en and fr"):
         read("builtin", "en", "fr")
-    for count in ("0", "-1", "x", ""):
+    for count in ("0", "-1", "x", "", "1" * 5000):
         with pytest.raises(DataError, match="must be a whole number above 0"):
             read(f"builtin:{count}")
 

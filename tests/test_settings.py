@@ -54,6 +54,8 @@ def refusal(config: str | Path | None, *overrides: str) -> str:
         ("[training]\nsteps = 0", ["[training]", "`steps` must be at least 1, but is 0"]),
         ("[model]\nheads = 7", ["`heads` must divide `d_model` (256), but is 7"]),
         ("[training\n", ["not valid TOML", "line 1"]),
+        ("x = " + "[" * 5000, ["not valid TOML"]),  # beyond what Python's parser can hold
+        ("x = " + "9" * 5000, ["not valid TOML"]),
     ],
 )
 def test_a_refusal_names_file_key_and_remedy(tmp_path: Path, text: str, parts: list[str]) -> None:
@@ -78,6 +80,14 @@ def test_a_refusal_names_file_key_and_remedy(tmp_path: Path, text: str, parts: l
         ("training.learning_rate=0", "must be above 0"),
         ("decoding.max_length_ratio=inf", "must be a number, but is Infinity"),
         ("training.seed=9223372036854775808", "must be below 2^63"),
+        ("training.batch_tokens=99999999999999999999", "must be below 2^63"),
+        ("model.encoder_layers=100000000", "must be at most 1000"),
+        ("tokenizer.vocab_size=1", "must be at least 5"),
+        ("tokenizer.vocab_size=9999999999", "must be below 2^31"),
+        ("decoding.length_penalty=1e308", "at most 10"),
+        ("decoding.beam=999999999999", "must be at most 10000"),
+        ("training.steps=" + "9" * 5000, "must be a whole number"),
+        ("training.steps=" + "[" * 5000, "must be a whole number"),
         ("model.size=enormous", "must be one of"),
     ],
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tfm.data.batching import Batch, EncodedCorpus, epoch_batches, make_batch
 from tfm.data.errors import CheckpointError
-from tfm.model.checkpoint import architecture, fill_weights, weights_of
+from tfm.model.checkpoint import architecture_of, fill_weights, weights_of
 from tfm.model.settings import TrainingSettings
 from tfm.model.tensor_file import Stored, read_tensors, write_tensors
 from tfm.model.training.step import Learner, StepResult
@@ -106,7 +106,7 @@ def save_state(path: Path, learner: Learner, progress: Progress, header: Mapping
         state = learner.optimizer.state.get(parameter, {})
         tensors |= {f"optimizer.{name}.{key}": state[key] for key in MOMENTS if state}
     counters = {"progress": asdict(progress), "scaler": learner.scaler.state_dict()}
-    write_tensors(path, tensors, {**header, **counters, "model": architecture(learner.model)})
+    write_tensors(path, tensors, {**header, **counters, "model": architecture_of(learner.model)})
 
 
 def read_state(path: Path) -> Stored:
