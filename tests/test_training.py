@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from tfm.data.batching import EncodedCorpus, encode_corpus, epoch_batches, make_batch
 from tfm.data.corpus import Pair
-from tfm.data.errors import BackendError
+from tfm.data.errors import BackendError, CheckpointError
 from tfm.data.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 from tfm.model.attention.choice import resolve
 from tfm.model.checkpoint import build_model, load_weights, weights_of
@@ -28,7 +28,7 @@ from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import read_tensors
 from tfm.model.training.curve import learning_curve, round_ticks
 from tfm.model.training.directory import RunDirectory
-from tfm.model.training.identity import CorpusRecord
+from tfm.model.training.identity import CorpusRecord, earlier_sittings
 from tfm.model.training.loop import train
 from tfm.model.training.material import Order, validation_set
 from tfm.model.training.metrics import Metrics
@@ -593,6 +593,56 @@ def test_metrics_tell_one_story(new_run: Callable[..., Run], tmp_path: Path) -> 
     assert logged["learning_rate"] == learning_rate(10, SETTINGS.training)
     assert logged["gradient_norm"] > 0 and logged["tokens_per_s"] > 0
     assert 0 < logged["nats_per_token"] < 10 and logged["loss"] > 0
+
+
+def test_a_finished_run_writes_a_deleted_model_again(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    train(new_run(tmp_path), Silence())
+    directory = RunDirectory(tmp_path)
+    before, records = directory.weights.read_bytes(), read_metrics(directory)
+    directory.weights.unlink()
+    again = new_run(tmp_path)
+    assert not again.complete
+    train(again, Silence())
+    assert directory.weights.read_bytes() == before
+    assert [r["kind"] for r in read_metrics(directory)] == [r["kind"] for r in records]
+    assert new_run(tmp_path).complete
+
+
+def test_a_lost_snapshot_leaves_a_way_to_finish(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = new_run(tmp_path)
+    with pytest.raises(RuntimeError):
+        train(run, StopAfter(11, crash=True))
+    stopped = new_run(tmp_path)
+    for step in stopped.progress.snapshots:
+        stopped.directory.snapshot(step).write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="finish without the mean: --set training.average"):
+        train(stopped, Silence())
+    outcome = train(new_run(tmp_path, in_steps(average_last=0)), Silence())
+    assert outcome.chosen == "best"
+
+
+def test_a_damaged_record_of_the_past_does_not_stop_a_run(
+    new_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """metrics.jsonl and provenance.json tell of a run; nothing is continued from them."""
+    with pytest.raises(RuntimeError):
+        train(new_run(tmp_path), StopAfter(11, crash=True))
+    directory = RunDirectory(tmp_path)
+    with directory.metrics.open("ab") as file:
+        file.write(
+            b'\xff\xfe\x00\n{"kind": "train", "step": "x"}\n{"kind": "valid", "step": null}\n'
+        )
+        file.write(b'{"kind": [], "step": 1}\n' + b"[" * 5000 + b"\n")
+        file.write(b'{"kind": "train", "step": 1, "loss": "x"}\n')
+    for damaged in (b"\xff", b"[" * 5000, b'{"sittings": 3}'):
+        directory.provenance.write_bytes(damaged)
+        assert earlier_sittings(directory.provenance) == []
+    train(new_run(tmp_path), Silence())
+    assert read_metrics(directory)[-1]["kind"] == "final"
 
 
 def test_validation_may_draw_random_numbers_and_changes_no_weights(

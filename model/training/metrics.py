@@ -32,7 +32,7 @@ class Metrics:
 
     def resume(self, step: int, *, finished: bool) -> None:
         """Keep what happened up to the checkpoint at `step`: the rest will happen again."""
-        lines = self.path.read_text("utf-8").splitlines() if self.path.exists() else []
+        lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
         records = [record for line in lines if (record := _parse(line)) is not None]
         self.records = [
             record
@@ -54,7 +54,7 @@ class Metrics:
         return [
             (r["step"], r[key])
             for r in self.records
-            if r["kind"] == kind and r.get(key) is not None
+            if r["kind"] == kind and isinstance(r.get(key), int | float)
         ]
 
     def _rewrite(self) -> None:
@@ -62,10 +62,11 @@ class Metrics:
             file.writelines(json.dumps(record) + "\n" for record in self.records)
 
 
-def _parse(line: str) -> Record | None:
-    """Return the record of a line; a line that a crash has cut short is None."""
+def _parse(line: bytes) -> Record | None:
+    """Return the record of a line; None for one that a crash has cut short or damaged."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, no UTF-8, or not what Python's parser can hold
         return None
-    return record if isinstance(record, dict) and {"kind", "step"} <= record.keys() else None
+    ours = isinstance(record, dict) and isinstance(record.get("kind"), str)
+    return record if ours and isinstance(record.get("step"), int) else None

@@ -39,12 +39,17 @@ class Run:
     def resume(self, stored: Stored) -> None:
         """Put everything back to where `stored`, checkpoints/last.safetensors, was written."""
         self.progress = restore_state(self.directory.last, stored, self.learner)
-        self.metrics.resume(self.progress.step, finished=self.progress.finished)
+        self.metrics.resume(self.progress.step, finished=self._has_final_weights)
 
     @property
     def complete(self) -> bool:
         """Whether nothing is left to do: all steps done and the final weights chosen."""
-        return self.over and self.progress.finished
+        return self.over and self._has_final_weights
+
+    @property
+    def _has_final_weights(self) -> bool:
+        # Whoever has deleted the file gets it back by repeating the command.
+        return self.progress.finished and self.directory.weights.is_file()
 
     @property
     def over(self) -> bool:

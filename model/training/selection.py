@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from tfm.data.errors import CheckpointError
 from tfm.model.checkpoint import load_weights, save_weights, weights_of
 from tfm.model.training.run import Run
 from tfm.model.training.validation import ValidationScores, ValidationSet, validate
@@ -106,7 +107,12 @@ def average_weights(model: Transformer, paths: Sequence[Path]) -> None:
     weights = weights_of(model)
     sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
     for path in paths:
-        load_weights(path, model)
+        try:
+            load_weights(path, model)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}; or finish without the mean: --set training.average_last=0"
+            ) from None
         for name, weight in weights.items():
             sums[name] += weight
     for name, weight in weights.items():
