@@ -109,7 +109,9 @@ def _side(prefix: str, language: str) -> Path:
     for name in names:
         if Path(name).exists():
             return Path(name)
+    given = Path(prefix)  # one of the two files, perhaps
+    hint = f"; did you mean {given.with_suffix('')}?" if given.suffix and given.is_file() else ""
     raise DataError(
-        f"corpus {prefix}: no file {names[0]} (nor {', '.join(COMPRESSED)} of it); a corpus is two "
-        "files PREFIX.en and PREFIX.de, FILE.tsv|csv|jsonl|parquet, hf:NAME or builtin"
+        f"corpus {prefix}: no file {names[0]} (nor {', '.join(COMPRESSED)} of it){hint}; a corpus "
+        "is two files PREFIX.en and PREFIX.de, FILE.tsv|csv|jsonl|parquet, hf:NAME or builtin"
     )

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -190,6 +191,14 @@ def test_unequal_line_counts_are_both_named() -> None:
         write("x.de", german)
         with pytest.raises(DataError, match=f"x.en has 3 lines but x.de has {count}"):
             read("x")
+
+
+def test_one_of_the_two_files_for_a_corpus_is_told_the_prefix(tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        file = tmp_path / f"set.{language}"
+        file.write_text("A dog.\n")
+        with pytest.raises(DataError, match=f"did you mean {re.escape(str(tmp_path / 'set'))}\\?"):
+            list(read_pairs(str(file), source="en", target="de", split="train"))
 
 
 def test_files_that_do_not_exist_are_named() -> None:
