@@ -30,15 +30,20 @@ class Metrics:
         self.records = []
         self._rewrite()
 
-    def resume(self, step: int, *, finished: bool) -> None:
-        """Keep what happened up to the checkpoint at `step`: the rest will happen again."""
+    def resume(self, step: int, *, settled: bool, finished: bool) -> None:
+        """Keep what happened up to the checkpoint at `step`: the rest will happen again.
+
+        Args:
+            settled: whether a validation due after `step` is part of the checkpoint.
+            finished: whether the choice of the final weights is.
+        """
+        done = {"valid": settled, "final": finished}
         lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
         records = [record for line in lines if (record := _parse(line)) is not None]
         self.records = [
             record
             for record in records
-            if record["step"] < step
-            or (record["step"] == step and (finished or record["kind"] != "final"))
+            if record["step"] < step or (record["step"] == step and done.get(record["kind"], True))
         ]
         self._rewrite()
 

@@ -39,7 +39,9 @@ class Run:
     def resume(self, stored: Stored) -> None:
         """Put everything back to where `stored`, checkpoints/last.safetensors, was written."""
         self.progress = restore_state(self.directory.last, stored, self.learner)
-        self.metrics.resume(self.progress.step, finished=self._has_final_weights)
+        self.metrics.resume(
+            self.progress.step, settled=self.progress.settled, finished=self._has_final_weights
+        )
 
     @property
     def complete(self) -> bool:
