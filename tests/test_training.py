@@ -638,11 +638,21 @@ def test_a_damaged_record_of_the_past_does_not_stop_a_run(
         )
         file.write(b'{"kind": [], "step": 1}\n' + b"[" * 5000 + b"\n")
         file.write(b'{"kind": "train", "step": 1, "loss": "x"}\n')
-    for damaged in (b"\xff", b"[" * 5000, b'{"sittings": 3}'):
+    for damaged in (b"\xff", b"[" * 5000, b'{"sittings": 3}', b'{"sittings": ["?"]}'):
         directory.provenance.write_bytes(damaged)
         assert earlier_sittings(directory.provenance) == []
     train(new_run(tmp_path), Silence())
     assert read_metrics(directory)[-1]["kind"] == "final"
+
+
+def test_a_validation_that_is_to_be_done_again_is_not_told_twice(tmp_path: Path) -> None:
+    """The state was saved within it; a kill came after its end and before the next state."""
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    for kind, step in (("valid", 4), ("train", 8), ("valid", 8)):
+        metrics.add(kind, step)
+    for settled, kinds in ((True, ["valid", "train", "valid"]), (False, ["valid", "train"])):
+        metrics.resume(8, settled=settled, finished=False)
+        assert [record["kind"] for record in metrics.records] == kinds
 
 
 def test_validation_may_draw_random_numbers_and_changes_no_weights(

@@ -149,7 +149,8 @@ def _software() -> dict[str, Any]:
 def earlier_sittings(path: Path) -> list[dict[str, Any]]:
     """Return what provenance.json tells of the sittings so far, oldest first."""
     try:
-        return list(json.loads(path.read_text("utf-8"))["sittings"])
+        found = json.loads(path.read_text("utf-8"))["sittings"]
+        return [sitting for sitting in found if isinstance(sitting, dict)]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []  # a new run, or a file that someone has edited: it is a record, not state
 
