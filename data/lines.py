@@ -209,8 +209,10 @@ def _errors_of(opened: Path, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Only what concerns this file: an error of another file named itself, a pipe's has EPIPE.
-        if error.filename in (None, str(opened)) and error.errno != errno.EPIPE:
+        # Only what concerns this file: an error of another file named itself, a pipe's has EPIPE,
+        # and that of a closed standard stream, which the block reads, EBADF.
+        ours = error.filename in (None, str(opened))
+        if ours and error.errno not in (errno.EPIPE, errno.EBADF):
             raise DataError(f"{path}: cannot be written: {reason(error)}") from None
         raise
 
