@@ -110,7 +110,8 @@ def _side(prefix: str, language: str) -> Path:
         if Path(name).exists():
             return Path(name)
     given = Path(prefix)  # one of the two files, perhaps
-    hint = f"; did you mean {given.with_suffix('')}?" if given.suffix and given.is_file() else ""
+    name = given.with_suffix("") if given.suffix in COMPRESSED else given
+    hint = f"; did you mean {name.with_suffix('')}?" if name.suffix and given.is_file() else ""
     raise DataError(
         f"corpus {prefix}: no file {names[0]} (nor {', '.join(COMPRESSED)} of it){hint}; a corpus "
         "is two files PREFIX.en and PREFIX.de, FILE.tsv|csv|jsonl|parquet, hf:NAME or builtin"
