@@ -2,8 +2,8 @@
 
 PyTorch draws a Bernoulli variable per element on one thread, which takes up to a third of a CPU
 training step. Here each element gets one byte cut from full 64-bit random words of the same torch
-generator, so seeding, saving and restoring work as ever. The probability is rounded to 1/256, and
-the kept elements are scaled by what it was rounded to: the expectation is exact.
+generator, so seeding works as ever. The probability is rounded to 1/256, and the kept elements are
+scaled by what it was rounded to: the expectation is exact.
 """
 
 import torch
