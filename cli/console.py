@@ -5,8 +5,10 @@ printed without escaping. Under NO_COLOR, in CI and without a terminal it is pla
 escape sequences: lines instead of a progress bar, too.
 """
 
+import errno
 import os
 import sys
+from typing import Any
 
 from rich.console import Console
 
@@ -16,6 +18,15 @@ PLAIN = IN_CI or os.environ.get("NO_COLOR", "") != ""  # even on what says that 
 
 class Log(Console):
     """A console whose reader may leave: the work goes on in silence."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as `Console` does; a terminal that is gone is like a pipe without a reader."""
+        try:
+            super().print(*objects, **options)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         """Say no more. rich would end the process: `tfm train 2>&1 | head` would end the run."""

@@ -17,6 +17,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
@@ -176,7 +177,8 @@ def _describe(error: Exception) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"tfm: error: {one_line(message)}", file=sys.stderr)
+    with suppress(OSError):  # nobody may be reading; the exit code still tells
+        print(f"tfm: error: {one_line(message)}", file=sys.stderr)
     return code
 
 

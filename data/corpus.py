@@ -109,9 +109,10 @@ def _side(prefix: str, language: str) -> Path:
     for name in names:
         if Path(name).exists():
             return Path(name)
-    given = Path(prefix)  # one of the two files, perhaps
-    name = given.with_suffix("") if given.suffix in COMPRESSED else given
-    hint = f"; did you mean {name.with_suffix('')}?" if name.suffix and given.is_file() else ""
+    hint = ""
+    if meant := re.fullmatch(r"(.+)\.\w+(\.gz|\.xz|\.zst)?", prefix):
+        if any(Path(f"{meant[1]}.{language}{suffix}").exists() for suffix in ("", *COMPRESSED)):
+            hint = f"; did you mean {meant[1]}?"
     raise DataError(
         f"corpus {prefix}: no file {names[0]} (nor {', '.join(COMPRESSED)} of it){hint}; a corpus "
         "is two files PREFIX.en and PREFIX.de, FILE.tsv|csv|jsonl|parquet, hf:NAME or builtin"

@@ -3,7 +3,7 @@
 SentencePiece writes a space as U+2581 and so cannot tell one from the other. A text's own U+2581 is
 therefore escaped by two private-use characters before encoding, and put back after decoding. With
 identity normalisation and byte fallback, the bytes of a text's pieces are then the bytes of the
-escaped text behind one dummy space: decoding is joining bytes, and spans are sums of their lengths.
+escaped text behind one dummy space: decoding is joining bytes.
 """
 
 import hashlib
@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from tfm.data.errors import DataError
@@ -98,20 +97,6 @@ class PieceModel:
         """Return the id named `piece`, or None."""
         i = int(self._model.piece_to_id(piece))
         return i if i != UNK or piece == self._model.id_to_piece(UNK) else None
-
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the (start, end) characters in `text` of each piece of `encode(text)`.
-
-        The spans cover the text in order. The pieces of one character share its span, and the dummy
-        space at the front has the empty span (0, 0) where it is a piece of its own.
-        """
-        widths = [len(_utf8(char)) for char in text]
-        owner = [-1, *np.repeat(np.arange(len(text)), widths).tolist()]
-        spans, end = [], 0
-        for i in self.encode(text):
-            start, end = end, end + len(self._bytes[i])
-            spans.append((max(owner[start], 0), owner[end - 1] + 1))
-        return spans
 
     def containing(self, characters: bytes) -> frozenset[int]:
         """Return the ids whose text has any of the ASCII `characters`."""

@@ -114,14 +114,6 @@ class Tokenizer:
         """Return the names of target ids, for display: U+2581 is a space, `<0xE2>` a byte."""
         return self.target.pieces(ids)
 
-    def source_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the (start, end) characters of each piece of `encode_source(text)`."""
-        return self.source.spans(text)
-
-    def target_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the (start, end) characters of each piece of `encode_target(text)`."""
-        return self.target.spans(text)
-
     def measure(self, pairs: Sequence[Pair]) -> TokenizerReport:
         """Encode and decode `pairs`, and report what to know before training a model on them."""
         return TokenizerReport(

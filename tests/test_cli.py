@@ -3,6 +3,8 @@
 The processes run the real `main` with one more verb, `act`, which does what an error needs.
 """
 
+import errno
+import io
 import os
 import pty
 import signal
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 import typer
 
-from tfm.cli.console import one_line
+from tfm.cli.console import Log, one_line
 from tfm.cli.main import app
 from tfm.model.settings import DecodingSettings
 
@@ -258,6 +260,20 @@ def test_work_goes_on_when_nobody_reads_what_it_says(environment: dict[str, str]
     process.stderr.close()
     assert process.stdout.read() == b"done\n"
     assert process.wait(timeout=60) == 0
+
+
+def test_a_terminal_that_is_gone_silences_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without SIGHUP, as after `disown`, the next write fails with EIO: work must go on."""
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    log = Log(file=Gone())
+    closed: list[bool] = []
+    monkeypatch.setattr(log, "on_broken_pipe", lambda: closed.append(True))
+    log.print("step 1")
+    assert closed == [True]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

@@ -199,6 +199,10 @@ def test_one_of_the_two_files_for_a_corpus_is_told_the_prefix(tmp_path: Path) ->
         file.write_text("A dog.\n")
         with pytest.raises(DataError, match=f"did you mean {re.escape(str(tmp_path / 'set'))}\\?"):
             list(read_pairs(str(file), source="en", target="de", split="train"))
+    (tmp_path / "notes.txt").write_text("A dog.\n")
+    with pytest.raises(DataError) as refusal:
+        list(read_pairs(str(tmp_path / "notes.txt"), source="en", target="de", split="train"))
+    assert "did you mean" not in str(refusal.value)
 
 
 def test_files_that_do_not_exist_are_named() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceTrainer
 
@@ -119,23 +119,6 @@ def test_whatever_a_model_writes_can_be_decoded_to_one_line(
 def test_only_line_breaks_are_forbidden(tokenizer: Tokenizer) -> None:
     names = sorted(tokenizer.target_pieces(tokenizer.line_break_ids))
     assert names == ["<0x0A>", "<0x0D>"]
-
-
-@settings(max_examples=200)
-@given(text=ANY_TEXT)
-@example("the dog\u2581 é</s>")
-def test_spans_cut_the_text_as_the_pieces_do(tokenizer: Tokenizer, text: str) -> None:
-    spans = tokenizer.source_spans(text)
-    ids = tokenizer.encode_source(text)
-    assert len(spans) == len(ids)
-    end = 0
-    for start, stop in spans:  # no gap: each starts where the last ended, or shares its character
-        assert start == end or (start, stop) == (end - 1, end)
-        end = max(end, stop)
-    assert end == len(text)
-    for name, (start, stop) in zip(tokenizer.source_pieces(ids), spans, strict=True):
-        if not name.startswith("<0x") and not set(name) & set("\U0010fffd\U0010fffc"):
-            assert name.replace("\u2581", " ").endswith(text[start:stop])
 
 
 def test_batches_equal_single_texts(tokenizer: Tokenizer) -> None:

@@ -108,7 +108,7 @@ def go_on(order: Order, directory: RunDirectory, machine: Machine, reporter: Rep
     stored = read_state(directory.last)
     identity = stored.header.get("identity", {})
     require_same_run(identity, identify_settings(order.settings), directory=directory.path)
-    before = Settings.read(directory.config)
+    before = Settings.read(directory.config) if directory.config.exists() else order.settings
     material = gather(order, tokenizer=order.tokenizer or directory.tokenizer, reporter=reporter)
     require_same_run(identity, material.identify(order.settings), directory=directory.path)
     run = assemble(order, directory, material, machine, reporter)
@@ -200,8 +200,8 @@ def record(run: Run, material: Material, machine: Machine) -> None:
 
 def describe_learner(run: Run, machine: Machine) -> Iterator[str]:
     """Yield lines that tell how large the network is and how it computes."""
-    parameters = sum(p.numel() for p in run.learner.model.parameters())
     chosen = machine.describe()
+    parameters = run.learner.model.num_parameters
     yield f"model: {parameters:,} parameters, on {chosen['device']} in {chosen['precision']}"
     yield from chosen["attention"]
     if run.valid is None:

@@ -40,7 +40,8 @@ class StopSignals:
         trace: TracebackType | None,
     ) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # None is a handler that was not set from Python.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def check(self) -> None:
         """Raise `Interrupted` if a signal has come. Call it where stopping loses nothing."""
