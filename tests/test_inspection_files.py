@@ -189,7 +189,7 @@ def test_png_without_matplotlib_says_what_to_install(
     report: AttentionReport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=r"pip install 'tfm\[plot\]'"):
+    with pytest.raises(UserError, match=r"pip install matplotlib"):
         write_report(report, tmp_path / "new", formats=["svg", "png"])
     assert not (tmp_path / "new").exists()
 

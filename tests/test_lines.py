@@ -77,9 +77,11 @@ def test_compressed_files(tmp_path: Path) -> None:
                 lines_of(damaged, tmp_path, "x" + suffix)
 
 
-def test_zstd_names_its_extra_when_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zstd_names_its_library_when_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(DataError, match=r"pip install 'tfm\[zstd\]'"):
+    with pytest.raises(DataError, match=r"pip install zstandard"):
         lines_of(b"", tmp_path, "x.zst")
 
 
