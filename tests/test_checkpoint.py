@@ -234,9 +234,13 @@ def test_weights_older_than_a_model_setting_have_its_default(directory: Path) ->
 
 
 def test_dropout_is_no_part_of_the_architecture(directory: Path) -> None:
+    before = weights_of(load_model(directory).model)
     other = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.5))
     (directory / "config.toml").write_text(other.to_toml())
-    load_model(directory)
+    loaded = load_model(directory)
+    assert loaded.settings.model.dropout == 0.5
+    after = weights_of(loaded.model)
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
 
 
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape"])

@@ -886,7 +886,8 @@ def test_learning_curve_is_a_self_contained_svg(
 
 
 def test_learning_curve_of_no_records_is_valid_too(tmp_path: Path) -> None:
-    ElementTree.fromstring(learning_curve(Metrics(tmp_path / "none"), "a < b & c"))
+    root = ElementTree.fromstring(learning_curve(Metrics(tmp_path / "none"), "a < b & c"))
+    assert "a < b & c" in list(root.itertext())
 
 
 @pytest.mark.parametrize(
