@@ -25,6 +25,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from tfm.cli.bench import bench
 from tfm.cli.console import one_line
 from tfm.cli.demo import demo
 from tfm.cli.evaluate import evaluate
@@ -64,6 +65,12 @@ app.command(
     short_help="Show what a translation looks at.",
     epilog='Example: tfm inspect-attention runs/mine "A dog runs." -o report/',
 )(inspect_attention)
+app.add_typer(
+    bench,
+    name="bench",
+    help="Measure how fast training and translation are here.",
+    no_args_is_help=False,
+)
 app.command("demo", short_help="Do it all on the built-in corpus.")(demo)
 
 

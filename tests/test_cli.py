@@ -328,7 +328,7 @@ def test_no_argument_at_all_shows_the_help(run_tfm: RunTfm) -> None:
     assert run_tfm().code == 0
 
 
-NETWORK_VERBS = ["train", "translate", "eval", "inspect-attention", "demo"]
+NETWORK_VERBS = ["train", "translate", "eval", "inspect-attention", "demo", "bench train"]
 TOKENIZER_VERBS = ["tokenizer train", "tokenizer encode", "tokenizer decode"]
 
 
@@ -342,21 +342,25 @@ def test_every_verb_has_help_and_the_debug_flag(run_tfm: RunTfm, verb: str) -> N
 
 @pytest.mark.parametrize("verb", [*NETWORK_VERBS, *TOKENIZER_VERBS])
 def test_every_option_and_argument_is_explained(verb: str) -> None:
-    command = typer.main.get_command(app)
+    params = params_of(verb)
+    assert params
+    assert [param.name for param in params if not param.help] == []
+
+
+def params_of(verb: str) -> list[Any]:
+    command: Any = typer.main.get_command(app)
     for name in verb.split():
         command = command.commands[name]
-    assert command.params
-    assert [param.name for param in command.params if not param.help] == []
+    return list(command.params)
 
 
 @pytest.mark.parametrize("verb", NETWORK_VERBS)
 def test_every_verb_that_runs_the_network_lets_choose_how(verb: str) -> None:
-    command = typer.main.get_command(app).commands[verb]
-    flags = {flag for param in command.params for flag in param.opts}
+    flags = {flag for param in params_of(verb) for flag in param.opts}
     assert {"--device", "--precision", "--attention"} <= flags
 
 
-@pytest.mark.parametrize("verb", ["train", "eval", "tokenizer train"])
+@pytest.mark.parametrize("verb", ["train", "eval", "tokenizer train", "bench train"])
 def test_a_verb_that_reads_a_corpus_says_what_that_is(run_tfm: RunTfm, verb: str) -> None:
     text = " ".join(run_tfm(*verb.split(), "--help").stdout.decode().split())
     assert "A CORPUS is PREFIX" in text and "builtin[:N]" in text

@@ -85,6 +85,14 @@ def test_the_tour_runs_as_written(users_folder: Path, users_environment: dict[st
         assert printed.startswith("['")
 
 
+def test_the_speed_of_this_machine_is_measured_as_written(
+    users_folder: Path, users_environment: dict[str, str]
+) -> None:
+    for commands in blocks("How fast it is here", "sh"):
+        printed = run("bash", "-c", commands, cwd=users_folder, environment=users_environment)
+        assert "share of peak" in printed
+
+
 def test_the_samples_look_as_what_the_commands_print(
     users_folder: Path, users_environment: dict[str, str], tiny_model_directory: Path
 ) -> None:
