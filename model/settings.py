@@ -85,6 +85,12 @@ class TrainingSettings:
     beta1: float = 0.9
     beta2: float = 0.98
     label_smoothing: float = 0.1
+    # What two views of each batch are to agree on, at twice the time and memory of a step:
+    # "r-drop" (Liang et al. 2021) draws dropout twice; "simcut" (Gao et al. 2022) also cuts
+    # embeddings out of the second view. `tfm.model.training.consistency` has the formulas.
+    consistency: Literal["none", "r-drop", "simcut"] = "none"
+    consistency_weight: float = 3.0  # alpha; the papers take 5 for r-drop and 3 for simcut
+    cutoff: float = 0.05  # simcut's p: how probable it is that a token's embedding becomes zero
     clip: float = 1.0  # largest gradient norm; 0 switches clipping off
     seed: int = 1
     validate_every: int = 500
@@ -99,10 +105,10 @@ class TrainingSettings:
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
         for key in ("warmup_steps", "patience", "average_last", "validate_sentences", "seed"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
-        for key in ("weight_decay", "clip"):
+        for key in ("weight_decay", "clip", "consistency_weight"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
-        for key in ("label_smoothing", "beta1", "beta2"):
+        for key in ("label_smoothing", "beta1", "beta2", "cutoff"):
             require(
                 0 <= getattr(self, key) < 1,
                 key,

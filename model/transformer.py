@@ -66,19 +66,33 @@ class Transformer(nn.Module):
             decoder_layer.self_attention.attend = plan.decoder
             decoder_layer.cross_attention.attend = plan.cross
 
-    def encode(self, source_ids: Tensor, source: Padding) -> Tensor:
-        """Return the memory, B S D, of source ids, B S."""
-        x: Tensor = self.embed(self.source_embedding, source_ids)
+    def encode(self, source_ids: Tensor, source: Padding, *, kept: Tensor | None = None) -> Tensor:
+        """Return the memory, B S D, of source ids, B S.
+
+        Args:
+            kept: see `embed`.
+        """
+        x: Tensor = self.embed(self.source_embedding, source_ids, kept=kept)
         for layer in self.encoder:
             x = layer(x, source=source)
         x = self.encoder_norm(x)
         return x
 
     def decode(
-        self, target_ids: Tensor, memory: Tensor, *, source: Padding, target: Padding | None = None
+        self,
+        target_ids: Tensor,
+        memory: Tensor,
+        *,
+        source: Padding,
+        target: Padding | None = None,
+        kept: Tensor | None = None,
     ) -> Tensor:
-        """Return the last hidden states, B T D, of target ids, B T, by teacher forcing."""
-        x: Tensor = self.embed(self.target_embedding, target_ids)
+        """Return the last hidden states, B T D, of target ids, B T, by teacher forcing.
+
+        Args:
+            kept: see `embed`.
+        """
+        x: Tensor = self.embed(self.target_embedding, target_ids, kept=kept)
         for layer in self.decoder:
             kv = layer.cross_attention.keys_values(memory)
             x = layer(x, memory=kv, source=source, target=target)
@@ -117,9 +131,17 @@ class Transformer(nn.Module):
         x = self.decoder_norm(x)
         return x.squeeze(1)
 
-    def embed(self, embedding: nn.Embedding, ids: Tensor, *, start: int = 0) -> Tensor:
-        """Return Dropout(E[ids] sqrt(D) + PE), B L D (paper, sections 3.4, 3.5, 5.4)."""
+    def embed(
+        self, embedding: nn.Embedding, ids: Tensor, *, start: int = 0, kept: Tensor | None = None
+    ) -> Tensor:
+        """Return Dropout(E[ids] sqrt(D) + PE), B L D (paper, sections 3.4, 3.5, 5.4).
+
+        Args:
+            kept: B L; False makes E[id] zero there and leaves the position (SimCut).
+        """
         x: Tensor = embedding(ids) * self.settings.d_model**0.5
+        if kept is not None:
+            x = x * kept.unsqueeze(-1)
         x = self.dropout(self.positions(x, start=start))
         return x
 

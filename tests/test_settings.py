@@ -89,6 +89,9 @@ def test_a_refusal_names_file_key_and_remedy(tmp_path: Path, text: str, parts: l
         ("training.steps=" + "9" * 5000, "must be a whole number"),
         ("training.steps=" + "[" * 5000, "must be a whole number"),
         ("model.size=enormous", "must be one of"),
+        ("training.consistency=rdrop", 'must be one of "none", "r-drop", "simcut"'),
+        ("training.consistency_weight=-1", "must be at least 0"),
+        ("training.cutoff=1", "must be at least 0 and below 1"),
     ],
 )
 def test_a_bad_override_is_blamed_on_itself(override: str, part: str) -> None:

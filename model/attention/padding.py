@@ -60,6 +60,11 @@ class Padding:
         full = total == longest * len(rows)
         return Padding(lengths, longest, None if full else self.mask[rows, :longest], total)
 
+    def twice(self) -> "Padding":
+        """Return the padding of a batch whose rows stand there twice, one copy after the other."""
+        mask = None if self.mask is None else self.mask.repeat(2, 1)
+        return Padding(self.lengths.repeat(2), self.longest, mask, 2 * self.total)
+
     @cached_property
     def starts(self) -> Tensor:
         """Where each sentence begins once all stand end to end, and where the last ends.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tfm.data.batching import Batch
 from tfm.data.errors import UserError
 from tfm.model.settings import TrainingSettings
+from tfm.model.training.consistency import TwoViews
 from tfm.model.training.objective import DeviceBatch, Losses, Objective
 from tfm.model.training.randomness import seed_step
 from tfm.model.transformer import Transformer
@@ -26,7 +27,7 @@ class Diverged(UserError):
 class StepResult(NamedTuple):
     """What one step saw; `loss` and `nats` are sums over its target tokens."""
 
-    loss: float  # with label smoothing
+    loss: float  # with label smoothing and, on two views, their divergence
     nats: float  # without
     gradient_norm: float  # before clipping
     target_tokens: int
@@ -59,7 +60,9 @@ class Learner:
     ) -> "Learner":
         """Prepare `model`, which is on `device`, for training in `dtype`."""
         scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-        objective = Objective(model, label_smoothing=settings.label_smoothing)
+        objective = Objective(
+            model, label_smoothing=settings.label_smoothing, views=TwoViews.of(settings)
+        )
         return cls(model, objective, build_optimizer(model, settings), scaler, device, dtype)
 
     def losses(self, batch: Batch) -> Losses:
