@@ -124,9 +124,11 @@ def describe_end(run: "Run") -> str:
 
 def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:
     """Yield lines that say what the model directory holds now, and why."""
+    averaged = "averaged " if run.learner.average else ""
     names = {
-        "best": f"the weights of step {outcome.best_step or 0:,}",
+        "best": f"the {averaged}weights of step {outcome.best_step or 0:,}",
         "average": f"the mean of the last {len(run.progress.snapshots)} checkpoints",
+        "moving average": "the moving average of the weights",
         "last": "the last weights",
     }
     for name, scores in outcome.scores.items():

@@ -98,6 +98,9 @@ class TrainingSettings:
     metric: Literal["bleu", "loss"] = "bleu"  # what "best" and patience mean
     checkpoint_every: int = 500
     average_last: int = 5  # checkpoints whose mean competes with the best one at the end
+    # Above 0, an exponential moving average of the weights is what is validated and saved (Polyak
+    # and Juditsky 1992); it remembers about 1 / (1 - ema_decay) steps.
+    ema_decay: float = 0.0
     patience: int = 0  # validations without a new best before stopping; 0 never stops early
 
     def __post_init__(self) -> None:
@@ -108,7 +111,7 @@ class TrainingSettings:
         for key in ("weight_decay", "clip", "consistency_weight"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
-        for key in ("label_smoothing", "beta1", "beta2", "cutoff"):
+        for key in ("label_smoothing", "beta1", "beta2", "cutoff", "ema_decay"):
             require(
                 0 <= getattr(self, key) < 1,
                 key,

@@ -1,13 +1,18 @@
 """What several test files share: a way to run `tfm`, small corpora, and the hardware marks."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from tfm.model.training.material import Order
+    from tfm.model.training.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -150,6 +155,110 @@ def tiny_model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with prepare(order, Silence()) as run:
         train(run, Silence())
     return directory
+
+
+@pytest.fixture(scope="session")
+def small_order(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., "Order"]:
+    """Ask for a run of 12 steps, less than 3 epochs of 60 built-in pairs: a second or two.
+
+    `small_order(directory, valid=False, ema_decay=0.9)`: keywords are settings of [training].
+    """
+    from tfm.data.corpus import read_pairs
+    from tfm.data.tokenizer import train_tokenizer
+    from tfm.model.settings import Settings
+    from tfm.model.training.material import Order
+
+    sections: dict[str, dict[str, Any]] = {
+        "tokenizer": {"vocab_size": 420},
+        "model": {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
+        "training": {
+            "steps": 12,
+            "batch_tokens": 200,
+            "accumulate": 2,
+            "warmup_steps": 4,
+            "validate_every": 4,
+            "checkpoint_every": 5,
+            "average_last": 2,
+        },
+        "decoding": {"max_length": 10},
+    }
+    tokenizer = tmp_path_factory.mktemp("small") / "joint.model"
+    pairs = read_pairs("builtin:60", source="en", target="de", split="train")
+    train_tokenizer(pairs, Settings.from_tables(sections, "test").tokenizer).save(tokenizer)
+
+    def order(directory: Path, *, valid: bool = True, **training: Any) -> Order:
+        tables = sections | {"training": sections["training"] | training}
+        settings = Settings.from_tables(tables, "test")
+        corpus = "builtin:4" if valid else None
+        return Order(
+            settings=settings,
+            train="builtin:60",
+            valid=corpus,
+            directory=directory,
+            tokenizer=tokenizer,
+            device="cpu",
+            precision="fp32",
+            attention="math",
+        )
+
+    return order
+
+
+@pytest.fixture
+def train_small(small_order: Callable[..., "Order"]) -> Callable[..., "Run"]:
+    """Train such a run, or go on with it; `after` is called with the run after each step."""
+    from tfm.model.training.loop import train
+    from tfm.model.training.recipe import prepare
+    from tfm.model.training.reporting import Silence, StepReport
+
+    def go(
+        directory: Path, *, after: 'Callable[["Run"], None] | None' = None, **options: Any
+    ) -> "Run":
+        with prepare(small_order(directory, **options), Silence()) as run:
+
+            class Watch(Silence):
+                def on_step(self, report: StepReport) -> None:
+                    if after:
+                        after(run)
+
+            train(run, Watch())
+        return run
+
+    return go
+
+
+@pytest.fixture
+def assert_resume_is_exact(
+    train_small: Callable[..., "Run"], tmp_path: Path
+) -> Callable[..., None]:
+    """Train once in one go and once with a crash and two stops: all tensors are the same bits."""
+    from tfm.model.tensor_file import read_tensors
+    from tfm.model.training.signals import Interrupted
+
+    def after(step: int, action: Callable[[], None]) -> Callable[["Run"], None]:
+        return lambda run: action() if run.progress.step == step else None
+
+    def crash() -> None:
+        raise RuntimeError("power cut")
+
+    def stop() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    def check(**training: Any) -> None:
+        train_small(tmp_path / "whole", **training)
+        for action, step in ((stop, 3), (crash, 7), (stop, 9)):
+            with pytest.raises((RuntimeError, Interrupted)):
+                train_small(tmp_path / "parts", after=after(step, action), **training)
+        train_small(tmp_path / "parts", **training)
+        for name in ("model", "checkpoints/last", "checkpoints/best"):
+            one, other = (
+                read_tensors(tmp_path / run / f"{name}.safetensors").tensors
+                for run in ("whole", "parts")
+            )
+            assert one.keys() == other.keys()
+            assert all(one[key].equal(other[key]) for key in one), name
+
+    return check
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,6 @@
 """R-Drop and SimCut: the papers' formulas, what they weigh, and that resuming stays exact."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -234,3 +234,8 @@ def test_a_step_follows_from_seed_and_step_and_learns_otherwise(
         weights.append(learner.model.target_embedding.weight.detach())
     assert torch.equal(weights[0], weights[1])
     assert not torch.allclose(weights[0], weights[2], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["r-drop", "simcut"])
+def test_resuming_is_exact(assert_resume_is_exact: Callable[..., None], kind: str) -> None:
+    assert_resume_is_exact(consistency=kind, cutoff=0.3)

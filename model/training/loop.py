@@ -111,19 +111,23 @@ def log(run: Run, result: StepResult, rate: float, reporter: Reporter) -> None:
 
 
 def measure(run: Run, valid: ValidationSet, reporter: Reporter, signals: StopSignals) -> None:
-    """Validate, keep the weights if they are the best so far, and draw the learning curve."""
+    """Validate, keep the weights if they are the best so far, and draw the learning curve.
+
+    Where there is a moving average, it is what is measured and kept.
+    """
     begin = time.perf_counter()
     progress = run.progress
-    scores = validate(run.learner, valid, run.tokenizer, run.settings, check=signals.check)
-    progress.seconds += time.perf_counter() - begin
-    best = scores.better_than(progress.best, run.settings.training.metric)
-    if best:
-        progress.best = scores
-        progress.validations_without_best = 0
-        for path in (run.directory.best, run.directory.weights):
-            save_weights(path, run.learner.model, run.about_weights(scores))
-    else:
-        progress.validations_without_best += 1
+    with run.learner.averaged():
+        scores = validate(run.learner, valid, run.tokenizer, run.settings, check=signals.check)
+        progress.seconds += time.perf_counter() - begin
+        best = scores.better_than(progress.best, run.settings.training.metric)
+        if best:
+            progress.best = scores
+            progress.validations_without_best = 0
+            for path in (run.directory.best, run.directory.weights):
+                save_weights(path, run.learner.model, run.about_weights(scores))
+        else:
+            progress.validations_without_best += 1
     run.metrics.add("valid", progress.step, **asdict(scores), seconds=round(progress.seconds, 3))
     run.draw()
     reporter.on_validation(progress.step, scores, best=best)

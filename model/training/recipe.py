@@ -205,7 +205,5 @@ def describe_learner(run: Run, machine: Machine) -> Iterator[str]:
     yield f"model: {parameters:,} parameters, on {chosen['device']} in {chosen['precision']}"
     yield from chosen["attention"]
     if run.valid is None:
-        yield (
-            "no --valid corpus: no BLEU and no patience; the model is the mean of the last "
-            "checkpoints"
-        )
+        mean = "moving average" if run.learner.average else "mean of the last checkpoints"
+        yield f"no --valid corpus: no BLEU and no patience; the model is the {mean}"

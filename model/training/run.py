@@ -90,7 +90,8 @@ class Run:
             progress.snapshots = [*progress.snapshots, progress.step]
         self.trim_snapshots()
         if self.valid is None:
-            save_weights(self.directory.weights, model, self.about_weights())
+            with self.learner.averaged():
+                save_weights(self.directory.weights, model, self.about_weights())
             self.draw()
         self.save()
         self.directory.drop_snapshots(keep=progress.snapshots)

@@ -1,7 +1,8 @@
 """The end of a run: the better of its best weights and the mean of its last ones becomes the model.
 
 Averaging the last checkpoints takes out the noise of the last steps (paper, section 6.1). Where
-there is a validation set both candidates are measured on it.
+there is a validation set both candidates are measured on it. With a moving average of the weights
+the best ones are the best average, and without a validation set it is chosen.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from tfm.model.transformer import Transformer
 class Outcome(NamedTuple):
     """What a finished run left in model.safetensors."""
 
-    chosen: str  # "best", "average" or "last"
+    chosen: str  # "best", "average", "moving average" or "last"
     scores: dict[str, ValidationScores]  # of each candidate; empty without a validation set
     best_step: int | None  # of the candidate "best"
     early: bool  # patience ended it before the last step
@@ -58,6 +59,9 @@ def choose(run: Run, check: Callable[[], None]) -> Outcome:
     paths = [run.directory.snapshot(step) for step in run.progress.snapshots]
     if run.valid is not None:
         return _choose_by_score(run, run.valid, paths, check, early=early)
+    if run.learner.average:
+        run.learner.average.fill()
+        return Outcome("moving average", {}, None, early)
     if len(paths) > 1:
         average_weights(run.learner.model, paths)
         return Outcome("average", {}, None, early)

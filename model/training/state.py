@@ -1,7 +1,8 @@
 """The state of a run, saved whole: a run that continues is bit for bit one that never stopped.
 
-Tensors (weights, Adam's moments) and counters go into one file that is replaced in one step. Random
-numbers and the order of batches need no state but their position: they are pure functions.
+Tensors (weights, their average, Adam's moments) and counters go into one file that is replaced in
+one step. Random numbers and the order of batches need no state but their position: they are pure
+functions.
 """
 
 from collections.abc import Mapping
@@ -105,6 +106,8 @@ def save_state(path: Path, learner: Learner, progress: Progress, header: Mapping
     for name, parameter in learner.model.named_parameters():
         state = learner.optimizer.state.get(parameter, {})
         tensors |= {f"optimizer.{name}.{key}": state[key] for key in MOMENTS if state}
+    if learner.average:
+        tensors |= {f"average.{name}": mean for name, mean in learner.average.weights.items()}
     counters = {"progress": asdict(progress), "scaler": learner.scaler.state_dict()}
     write_tensors(path, tensors, {**header, **counters, "model": architecture_of(learner.model)})
 
@@ -135,6 +138,8 @@ def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
             learner.optimizer.state[parameter] = {
                 key: tensor.to(parameter.device) for key, tensor in state.items()
             }
+    if learner.average:  # one that was not kept until now begins with the weights of now
+        learner.average.set(_named(stored.tensors, "average.") or weights)
     if learner.scaler.is_enabled() and stored.header["scaler"]:
         learner.scaler.load_state_dict(stored.header["scaler"])
     return Progress.from_json(stored.header["progress"])

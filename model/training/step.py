@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from tfm.data.batching import Batch
 from tfm.data.errors import UserError
 from tfm.model.settings import TrainingSettings
 from tfm.model.training.consistency import TwoViews
+from tfm.model.training.moving_average import MovingAverage
 from tfm.model.training.objective import DeviceBatch, Losses, Objective
 from tfm.model.training.randomness import seed_step
 from tfm.model.transformer import Transformer
@@ -48,6 +50,7 @@ class Learner:
     scaler: torch.amp.GradScaler  # a no-op but for fp16
     device: torch.device
     dtype: torch.dtype
+    average: MovingAverage | None = None  # of the weights, if there is to be one
 
     @classmethod
     def create(
@@ -63,7 +66,9 @@ class Learner:
         objective = Objective(
             model, label_smoothing=settings.label_smoothing, views=TwoViews.of(settings)
         )
-        return cls(model, objective, build_optimizer(model, settings), scaler, device, dtype)
+        optimizer = build_optimizer(model, settings)
+        average = MovingAverage(model, settings.ema_decay) if settings.ema_decay else None
+        return cls(model, objective, optimizer, scaler, device, dtype, average)
 
     def losses(self, batch: Batch) -> Losses:
         """Run the objective on one batch."""
@@ -71,6 +76,10 @@ class Learner:
         with self.autocast():
             losses: Losses = self.objective(on_device)
         return losses
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Let the model have its averaged weights, where there is an average, for a context."""
+        return self.average.applied() if self.average else nullcontext()
 
     def autocast(self) -> torch.autocast:
         """Compute matrix products in the run's precision; weights stay fp32."""
@@ -120,6 +129,8 @@ def train_step(
     result = StepResult(loss, nats, gradient_norm, target_tokens, source_tokens + target_tokens)
     _require_finite(learner, result, step=step)
     _update(learner, learning_rate)
+    if learner.average:
+        learner.average.update(step)
     return result
 
 
