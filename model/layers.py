@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tfm.model.attention.forms import AttentionForm, by_definition, weights_of
 from tfm.model.attention.multihead import CrossAttention, KeysValues, SelfAttention, xavier_uniform
 from tfm.model.attention.padding import Padding
 from tfm.model.cache import LayerCache
@@ -77,11 +78,14 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward network."""
+    """Self-attention of one form or another, then the feed-forward network."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, form: AttentionForm = "full") -> None:
         super().__init__()
+        self.form = form
         self.self_attention = _self_attention(settings)
+        self.self_attention.weights = weights_of(form, window=settings.window)
+        self.self_attention.attend = by_definition(form, window=settings.window)
         self.feed_forward = _feed_forward(settings)
         self.around_attention = Residual(settings)
         self.around_feed_forward = Residual(settings)

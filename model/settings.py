@@ -38,6 +38,9 @@ class ModelSettings:
     attention_dropout: float = 0.0  # on the attention weights; above 0 rules out flash kernels
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
     norm: Literal["post", "pre"] = "pre"  # the paper is "post"; "pre" trains more easily
+    encoder_attention: Literal["full", "local", "linear"] = "full"  # all but "full" grow with N
+    window: int = 128  # "local": a piece sees those at most window / 2 before and after it
+    full_every: int = 0  # beside "local" and "linear": every k-th encoder layer is full; 0: none
 
     def __post_init__(self) -> None:
         for key in ("d_model", "d_ff", "heads", "encoder_layers", "decoder_layers"):
@@ -51,6 +54,10 @@ class ModelSettings:
             f"must divide `d_model` ({self.d_model})",
         )
         require(self.d_model % 2 == 0, "d_model", self.d_model, "must be even (sine and cosine)")
+        rule = "must be even and at least 2: half of it on each side"
+        require(self.window >= 2 and self.window % 2 == 0, "window", self.window, rule)
+        rule = "must be 0 (no full layer) or at least 2; for 1 set `encoder_attention` to full"
+        require(self.full_every == 0 or self.full_every >= 2, "full_every", self.full_every, rule)
         for key in ("dropout", "attention_dropout"):
             require(
                 0 <= getattr(self, key) < 1,
@@ -58,6 +65,20 @@ class ModelSettings:
                 getattr(self, key),
                 "must be at least 0 and below 1",
             )
+        require(
+            self.encoder_attention != "linear" or self.attention_dropout == 0,
+            "attention_dropout",
+            self.attention_dropout,
+            'must be 0 with `encoder_attention` "linear", which forms no weights',
+        )
+
+    @property
+    def encoder_forms(self) -> tuple[Literal["full", "local", "linear"], ...]:
+        """The form of self-attention in each encoder layer, the first layer first."""
+        return tuple(
+            "full" if self.full_every and layer % self.full_every == 0 else self.encoder_attention
+            for layer in range(1, self.encoder_layers + 1)
+        )
 
 
 # `size = "base"` in a [model] section stands for these; keys beside it override them.

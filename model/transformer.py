@@ -44,7 +44,7 @@ class Transformer(nn.Module):
         self.positions = Positions(D)
         self.dropout = Dropout(settings.dropout)
         self.encoder = Stack[EncoderLayer](
-            EncoderLayer(settings) for _ in range(settings.encoder_layers)
+            EncoderLayer(settings, form) for form in settings.encoder_forms
         )
         self.decoder = Stack[DecoderLayer](
             DecoderLayer(settings) for _ in range(settings.decoder_layers)
@@ -59,9 +59,13 @@ class Transformer(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def use_attention(self, plan: AttentionPlan) -> None:
-        """Run the three attentions by the backends of `plan` from now on."""
+        """Run the three attentions by the backends of `plan` from now on.
+
+        Raises:
+            ValueError: if it was made for another architecture: it lacks a form of this one.
+        """
         for encoder_layer in self.encoder:
-            encoder_layer.self_attention.attend = plan.encoder
+            encoder_layer.self_attention.attend = plan.of_encoder(encoder_layer.form)
         for decoder_layer in self.decoder:
             decoder_layer.self_attention.attend = plan.decoder
             decoder_layer.cross_attention.attend = plan.cross

@@ -103,6 +103,8 @@ class Translator:
             dropout=0.0,
             training=False,
             head_width=loaded.settings.model.d_model // loaded.settings.model.heads,
+            encoder_forms=loaded.settings.model.encoder_forms,
+            window=loaded.settings.model.window,
         )
         return cls(loaded._replace(model=loaded.model.to(dtype)), plan)
 

@@ -233,6 +233,23 @@ def test_weights_older_than_a_model_setting_have_its_default(directory: Path) ->
         load_model(directory)
 
 
+def test_a_directory_from_before_attention_had_forms_is_full(directory: Path) -> None:
+    path, new = directory / "model.safetensors", ("encoder_attention", "window", "full_every")
+    stored = read_tensors(path)
+    for key in new:
+        del stored.header["model"][key]
+    write_tensors(path, stored.tensors, stored.header)
+    lines = SETTINGS.to_toml().splitlines()
+    (directory / "config.toml").write_text(
+        "\n".join(line for line in lines if not line.startswith(new))
+    )
+    assert load_model(directory).settings.model.encoder_forms == ("full",)
+    local = replace(SETTINGS, model=replace(SETTINGS.model, encoder_attention="local"))
+    (directory / "config.toml").write_text(local.to_toml())
+    with pytest.raises(CheckpointError, match="encoder_attention = 'full'.*'local'"):
+        load_model(directory)
+
+
 def test_dropout_is_no_part_of_the_architecture(directory: Path) -> None:
     before = weights_of(load_model(directory).model)
     other = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.5))

@@ -21,7 +21,7 @@ from tfm.model.attention.multihead import SelfAttention
 from tfm.model.attention.padding import Padding
 from tfm.model.inspection import report as report_module
 from tfm.model.inspection.capture import attention_modules, capture, recorded
-from tfm.model.inspection.export import pharaoh
+from tfm.model.inspection.export import pharaoh, to_json
 from tfm.model.inspection.report import (
     AttentionReport,
     align,
@@ -30,6 +30,7 @@ from tfm.model.inspection.report import (
     inspect_pair,
 )
 from tfm.model.inspection.sentence import merge_words, source_sentence, target_sentence
+from tfm.model.inspection.views import views
 from tfm.model.settings import ModelSettings
 from tfm.model.transformer import Transformer
 from tfm.model.translator import Translator
@@ -250,6 +251,57 @@ def test_backends_come_back_after_an_exception(model: Transformer) -> None:
         assert all(module.attend is not sdpa.attend for module in modules)
         raise KeyError
     assert all(module.attend is sdpa.attend for module in modules)
+
+
+def with_form(tokenizer: Tokenizer, form: Any, **settings: Any) -> Transformer:
+    torch.manual_seed(3)
+    size: dict[str, Any] = dict(d_model=32, d_ff=64, heads=H, encoder_layers=3, decoder_layers=2)
+    chosen = ModelSettings(**size, encoder_attention=form, window=4, **settings)
+    vocabulary = tokenizer.source_size
+    model = Transformer(chosen, source_vocab=vocabulary, target_vocab=vocabulary, joint=True)
+    plan = resolve(
+        "auto",
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        dropout=0.0,
+        training=False,
+        encoder_forms=chosen.encoder_forms,
+        window=chosen.window,
+    )
+    model.use_attention(plan)
+    return model.eval()
+
+
+@pytest.mark.parametrize("form", ["local", "linear"])
+def test_maps_of_local_and_linear_layers_are_their_implied_weights(
+    tokenizer: Tokenizer, form: str
+) -> None:
+    found = inspect_pair(with_form(tokenizer, form, full_every=2), tokenizer, SOURCE, TARGET)
+    assert found.capture.verification.passed and found.capture.verification.largest < 1e-5
+    maps = found.capture.encoder
+    np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-5)
+    places = np.arange(maps.shape[-1])
+    far = np.abs(places[:, None] - places) > 2
+    assert [bool(layer[:, far].any()) for layer in maps] == [
+        form == "linear",
+        True,
+        form == "linear",
+    ]
+    assert found.encoder_forms == (form, "full", form)
+    caption = next(view.caption for view in views(found) if view.name == "encoder")
+    assert f"Attention in layers 1, 3 is {form}" in caption
+    described = to_json(found, maps=None)["encoder_attention"]
+    assert described == {"layers": found.encoder_forms} | ({"window": 4} if form == "local" else {})
+
+
+@pytest.mark.parametrize("form", ["local", "linear"])
+def test_softmax_over_all_keys_in_place_of_another_form_is_found_out(
+    tokenizer: Tokenizer, form: str
+) -> None:
+    model = with_form(tokenizer, form)
+    for layer in model.encoder:
+        layer.self_attention.attend = sdpa.attend
+    assert not capture(model, *ids(tokenizer)).verification.passed
 
 
 HARD_TEXTS = [

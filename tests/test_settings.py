@@ -52,6 +52,14 @@ def refusal(config: str | Path | None, *overrides: str) -> str:
         ("[model]\nsize = 'huge'", ["`size` must be one of", '"tiny", "small", "base", "big"']),
         ("[model]\nsize = ['tiny']", ["`size` must be one of", 'is ["tiny"]']),
         ("[training]\nsteps = 0", ["[training]", "`steps` must be at least 1, but is 0"]),
+        ("[model]\nencoder_attention = 'sparse'", ["must be one of", '"full", "local", "linear"']),
+        ("[model]\nwindow = 7", ["`window` must be even and at least 2", "but is 7"]),
+        ("[model]\nwindow = 0", ["`window` must be even and at least 2", "but is 0"]),
+        ("[model]\nfull_every = 1", ["`full_every` must be 0", "set `encoder_attention` to full"]),
+        (
+            "[model]\nencoder_attention = 'linear'\nattention_dropout = 0.1",
+            ["`attention_dropout` must be 0", "forms no weights, but is 0.1"],
+        ),
         ("[model]\nheads = 7", ["`heads` must divide `d_model` (256), but is 7"]),
         ("[training\n", ["not valid TOML", "line 1"]),
         ("x = " + "[" * 5000, ["not valid TOML"]),  # beyond what Python's parser can hold

@@ -1,13 +1,15 @@
 """Which backend each of the three attentions uses: chosen once per run, by name, and said."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tfm.data.errors import BackendError
-from tfm.model.attention import flash, formula, sdpa
+from tfm.model.attention import flash, forms, formula, sdpa
+from tfm.model.attention.conditions import Choice, Conditions
+from tfm.model.attention.forms import AttentionForm
 from tfm.model.attention.multihead import Attend
 from tfm.model.attention.padding import Padding
 
@@ -26,44 +28,50 @@ class AttentionPlan:
     """The backend of the encoder's, the decoder's and the cross-attention, and why.
 
     A run-time choice: nothing of it goes into a checkpoint. Each of `reasons` reads "kernel: why".
+
+    Attributes:
+        encoder: of the encoder layers with full attention.
+        form: of attention in the other encoder layers, if there are any.
+        other: what they run.
+        full_layers: whether the encoder has layers with full attention, so that `encoder` counts.
     """
 
     encoder: Attend
     decoder: Attend
     cross: Attend
     reasons: tuple[str, ...] = ("", "", "")
+    form: AttentionForm = "full"
+    other: Choice | None = None
+    full_layers: bool = True
+
+    def of_encoder(self, form: AttentionForm) -> Attend:
+        """Return what an encoder layer of that form runs."""
+        if form == "full":
+            return self.encoder
+        if self.other is None or self.form != form:
+            raise ValueError(f"the plan was made for a network without {form} attention")
+        return self.other.attend
 
     def describe(self) -> list[str]:
         """Return lines that say which kernel each attention uses and why; one if all agree."""
         kinds: dict[str, list[str]] = {}
-        for kind, why in zip(KINDS, self.reasons, strict=True):
+        for kind, why in self.used():
             kinds.setdefault(why, []).append(kind)
         return [f"{_list(names)} attention: {why}" for why, names in kinds.items()]
+
+    def used(self) -> list[tuple[str, str]]:
+        """Return each kind of attention that the network has, with the reason for its kernel."""
+        kinds: list[tuple[str, str]] = list(zip(KINDS, self.reasons, strict=True))
+        if self.other is None:
+            return kinds
+        if not self.full_layers:
+            return [("encoder", self.other.reason), *kinds[1:]]
+        others = (f"{self.form} encoder", self.other.reason)
+        return [others, ("full encoder", self.reasons[0]), *kinds[1:]]
 
 
 def _list(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
-
-
-class Conditions(NamedTuple):
-    """What the choice depends on; `dropout` is 0 where the run does not train."""
-
-    device: torch.device
-    dtype: torch.dtype
-    dropout: float
-    training: bool
-
-    @property
-    def half(self) -> bool:
-        """Whether queries, keys and values come in fp16 or bf16."""
-        return self.dtype in (torch.float16, torch.bfloat16)
-
-
-class Choice(NamedTuple):
-    """A backend, and in one line: its kernel, and why."""
-
-    attend: Attend
-    reason: str
 
 
 def resolve(
@@ -74,6 +82,8 @@ def resolve(
     dropout: float,
     training: bool,
     head_width: int | None = None,
+    encoder_forms: tuple[AttentionForm, ...] = ("full",),
+    window: int = 0,
 ) -> AttentionPlan:
     """Choose the backend called `name`, or by `auto` the best one for this machine.
 
@@ -83,6 +93,8 @@ def resolve(
         dtype: what queries, keys and values come in: the autocast dtype where there is one.
         dropout: of the attention weights; it counts in training only.
         head_width: K, to foresee that a kernel cannot take it.
+        encoder_forms: of the encoder layers, as `ModelSettings.encoder_forms` gives them.
+        window: of those with local attention.
 
     Raises:
         BackendError: if a backend asked for by name cannot run here; the message says why.
@@ -90,20 +102,29 @@ def resolve(
     if name != "auto" and name not in BACKENDS:
         raise BackendError(f"--attention {name}: unknown; valid: auto, {', '.join(BACKENDS)}")
     sdpa.forbid_cudnn()
-    given = Conditions(device, dtype, dropout if training else 0.0, training)
+    given = Conditions(device, dtype, dropout if training else 0.0, training, head_width)
     if name == "flash":
-        reasons = flash.refusals(
-            device=device, dtype=dtype, dropout=given.dropout, head_width=head_width
-        )
-        if reasons:
-            raise BackendError(f"--attention flash cannot run here: {'; '.join(reasons)}")
+        refuse_flash(given)
     encoder, decoder, cross = (choose(name, kind, given) for kind in KINDS)
+    form: AttentionForm = next((form for form in encoder_forms if form != "full"), "full")
     return AttentionPlan(
         encoder.attend,
         decoder.attend,
         cross.attend,
         (encoder.reason, decoder.reason, cross.reason),
+        form=form,
+        other=None if form == "full" else forms.choose(name, form, given, window=window),
+        full_layers="full" in encoder_forms,
     )
+
+
+def refuse_flash(given: Conditions) -> None:
+    """Raise a `BackendError` with all reasons if no flash kernel can run here."""
+    reasons = flash.refusals(
+        device=given.device, dtype=given.dtype, dropout=given.dropout, head_width=given.head_width
+    )
+    if reasons:
+        raise BackendError(f"--attention flash cannot run here: {'; '.join(reasons)}")
 
 
 def choose(name: str, kind: Kind, given: Conditions) -> Choice:

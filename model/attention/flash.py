@@ -8,6 +8,7 @@ stand end to end, each attended to by itself, with offsets of their own for quer
 import inspect
 import re
 import warnings
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
@@ -74,11 +75,29 @@ def only_flash(
     keys: Padding | None,
     dropout: float,
 ) -> Tensor:
-    """Run SDPA with all kernels but flash switched off (for the whole process, meanwhile)."""
+    """Run SDPA with no other kernel than flash."""
+    return _forced(
+        lambda: sdpa.attend(q, k, v, causal=causal, queries=queries, keys=keys, dropout=dropout)
+    )
+
+
+def attend_where(
+    q: Tensor, k: Tensor, v: Tensor, *, visible: Tensor | None, dropout: float
+) -> Tensor:
+    """Return the same as `formula.attend_where` through the flash kernel, which a CPU's only is.
+
+    Raises:
+        BackendError: if the kernel refuses, as every CUDA flash kernel refuses a mask.
+    """
+    return _forced(lambda: sdpa.attend_where(q, k, v, visible=visible, dropout=dropout))
+
+
+def _forced(attend: Callable[[], Tensor]) -> Tensor:
+    """Run `attend` with all kernels but flash switched off (for the whole process, meanwhile)."""
 
     def run() -> Tensor:
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION]):
-            return sdpa.attend(q, k, v, causal=causal, queries=queries, keys=keys, dropout=dropout)
+            return attend()
 
     try:
         return run()
@@ -88,7 +107,7 @@ def only_flash(
         raise BackendError(f"--attention flash: PyTorch refused: {_reason(run)}") from error
 
 
-def _reason(run: Any) -> str:
+def _reason(run: Callable[[], Tensor]) -> str:
     """Run again what failed and return PyTorch's reasons, which it gives as warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -118,16 +137,28 @@ class Unpadded(Protocol):
 
 
 def varlen(
-    q: Tensor, k: Tensor, v: Tensor, *, queries: Padding, keys: Padding, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    queries: Padding,
+    keys: Padding,
+    causal: bool,
+    reach: int | None = None,
 ) -> Tensor:
     """Run `torch.nn.attention.varlen`, whose kernel wants head widths that are multiples of 8.
 
     Its `causal` is aligned at the lower right of each sentence.
+
+    Args:
+        reach: how far from its own place a query sees, to both sides; None for any distance.
     """
     from torch.nn.attention.varlen import varlen_attn
 
     K = q.shape[-1]
     arguments: dict[str, Any] = causal_argument() if causal else {}
+    if reach is not None:
+        arguments = {"window_size": (reach, reach)}
     if K % 8:
         q, k, v = (F.pad(x, (0, -K % 8)) for x in (q, k, v))
         arguments["scale"] = K**-0.5
@@ -146,10 +177,14 @@ def varlen(
 @cache
 def causal_argument() -> dict[str, Any]:
     """Return what this version of PyTorch calls causality in `varlen_attn`."""
+    return {"window_size": (-1, 0)} if has_window() else {"is_causal": True}
+
+
+def has_window() -> bool:
+    """Return whether `varlen_attn` of this version of PyTorch can restrict how far a query sees."""
     from torch.nn.attention.varlen import varlen_attn
 
-    windowed = "window_size" in inspect.signature(varlen_attn).parameters
-    return {"window_size": (-1, 0)} if windowed else {"is_causal": True}
+    return "window_size" in inspect.signature(varlen_attn).parameters
 
 
 def attend_unpadded(

@@ -34,7 +34,18 @@ def attend(
     Returns:
         B H T K; zeros for a query that may see no key at all.
     """
-    return drop(attention_weights(q, k, causal=causal, keys=keys), dropout) @ v
+    visible = visible_keys(q.shape[-2], k.shape[-2], causal=causal, keys=keys, device=q.device)
+    return attend_where(q, k, v, visible=visible, dropout=dropout)
+
+
+def attend_where(
+    q: Tensor, k: Tensor, v: Tensor, *, visible: Tensor | None, dropout: float
+) -> Tensor:
+    """Return softmax(Q K^T / sqrt(K)) V where each query sees only the keys that are `visible`.
+
+    That is a boolean mask, broadcastable to B H T S, or None for all keys.
+    """
+    return drop(weights_where(q, k, visible), dropout) @ v
 
 
 def attention_weights(q: Tensor, k: Tensor, *, causal: bool, keys: Padding | None) -> Tensor:
@@ -44,8 +55,18 @@ def attention_weights(q: Tensor, k: Tensor, *, causal: bool, keys: Padding | Non
     fp32 for half-precision inputs. Hidden keys are set to -inf by a boolean mask: a constant such
     as -1e9 would overflow in fp16, whose largest value is 65,504.
     """
-    scores = (q * k.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # B H T S
     visible = visible_keys(q.shape[-2], k.shape[-2], causal=causal, keys=keys, device=q.device)
+    return weights_where(q, k, visible)
+
+
+def weights_where(q: Tensor, k: Tensor, visible: Tensor | None) -> Tensor:
+    """Return `attention_weights` under any mask, broadcastable to B H T S, or None for all keys."""
+    scores = (q * k.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # B H T S
+    return masked_softmax(scores, visible)
+
+
+def masked_softmax(scores: Tensor, visible: Tensor | None) -> Tensor:
+    """Return the softmax over the visible scores of each row; a row without any becomes zeros."""
     if visible is None:
         return softmax(scores)
     return softmax(scores.masked_fill(~visible, -torch.inf)).masked_fill(~visible, 0.0)

@@ -28,6 +28,12 @@ class Attend(Protocol):
     ) -> Tensor: ...
 
 
+class Weights(Protocol):
+    """The weights, B H T S, of q, B H T K, and k, B H S K, by the definition of an attention."""
+
+    def __call__(self, q: Tensor, k: Tensor, *, causal: bool, keys: Padding | None) -> Tensor: ...
+
+
 class KeysValues(NamedTuple):
     """Projected keys and values, each B H S K."""
 
@@ -38,6 +44,7 @@ class KeysValues(NamedTuple):
 class MultiHeadAttention(nn.Module):
     """H attentions of width K = D / H side by side, and W_O; the two classes below project.
 
+    `weights` says what it is: softmax(Q K^T / sqrt(K)), unless the architecture has another form.
     `attend` is the backend; it is a run-time choice and no part of the checkpoint.
     """
 
@@ -46,6 +53,7 @@ class MultiHeadAttention(nn.Module):
         self.heads = heads
         self.dropout = dropout
         self.output = nn.Linear(d_model, d_model)
+        self.weights: Weights = formula.attention_weights
         self.attend: Attend = formula.attend
         xavier_uniform(self.output)
 

@@ -29,6 +29,13 @@ def attend(
         # SDPA aligns `is_causal` at the upper left, which is the lower right only for T == S.
         return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, dropout_p=dropout)
     visible = visible_keys(T, S, causal=causal, keys=keys, device=q.device)
+    return attend_where(q, k, v, visible=visible, dropout=dropout)
+
+
+def attend_where(
+    q: Tensor, k: Tensor, v: Tensor, *, visible: Tensor | None, dropout: float
+) -> Tensor:
+    """Return the same as `formula.attend_where`, through the fused kernel that PyTorch chooses."""
     if visible is not None and visible.dim() == 2:
         visible = visible[None, None]  # a mask of fewer than 4 axes loses the fused kernels
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)

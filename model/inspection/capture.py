@@ -1,9 +1,10 @@
 """The attention weights of one sentence pair, and the proof that they are the ones the model used.
 
 A fused kernel never forms the weights. They are recomputed here: for the length of a `with` block
-the backend of every attention module is replaced by a recorder that applies the formula in fp32,
-and the finished translation is fed in once more (teacher forcing). The recorder also asks the
-replaced backend for its output on the same queries, keys and values, and measures the difference.
+the backend of every attention module is replaced by a recorder that applies the module's definition
+in fp32 (the formula, unless the architecture says local or linear), and the finished translation is
+fed in once more (teacher forcing). The recorder also asks the replaced backend for its output on
+the same queries, keys and values, and measures the difference.
 """
 
 import copy
@@ -18,8 +19,7 @@ from torch import Tensor
 
 from tfm.data.tokenizer import BOS
 from tfm.model.attention.choice import KINDS, Kind
-from tfm.model.attention.formula import attention_weights
-from tfm.model.attention.multihead import Attend, MultiHeadAttention
+from tfm.model.attention.multihead import Attend, MultiHeadAttention, Weights
 from tfm.model.attention.padding import Padding
 from tfm.model.transformer import Transformer
 
@@ -31,14 +31,16 @@ TOLERANCES = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 
 
 class Recorder:
-    """A backend that computes by the formula and keeps the weights of each call.
+    """A backend that computes by the definition and keeps the weights of each call.
 
     Args:
+        definition: what computes the weights.
         backend: the one it stands in for, asked for its output on the same input at each call.
         dtype: what that backend computes in.
     """
 
-    def __init__(self, backend: Attend, dtype: torch.dtype) -> None:
+    def __init__(self, definition: Weights, backend: Attend, dtype: torch.dtype) -> None:
+        self.definition = definition
         self.backend = backend
         self.dtype = dtype
         self.weights: list[Tensor] = []  # B H T S per call
@@ -56,7 +58,7 @@ class Recorder:
         keys: Padding | None,
         dropout: float,
     ) -> Tensor:
-        weights = attention_weights(q, k, causal=causal, keys=keys)
+        weights = self.definition(q, k, causal=causal, keys=keys)
         output = weights @ v
         self.weights.append(weights)
         fused = self.backend(
@@ -78,7 +80,8 @@ def recorded(
     """Let recorders, one per layer and kind, stand in for the backends of `model` in the block."""
     modules = attention_modules(model)
     replaced = {
-        kind: [Recorder(module.attend, dtype) for module in modules[kind]] for kind in KINDS
+        kind: [Recorder(module.weights, module.attend, dtype) for module in modules[kind]]
+        for kind in KINDS
     }
     try:
         for kind in KINDS:

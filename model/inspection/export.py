@@ -115,7 +115,9 @@ def to_json(report: AttentionReport, *, maps: str | None) -> dict[str, Any]:
         "torch": torch.__version__,
         "model": None if report.origin is None else asdict(report.origin),
         "backend": report.backend,
-        "capture": "teacher forcing, explicit softmax in fp32",
+        "capture": "teacher forcing, weights by their definition in fp32",
+        "encoder_attention": {"layers": report.encoder_forms}
+        | ({"window": report.window} if "local" in report.encoder_forms else {}),
         "orientation": ORIENTATION,
         "source": _sentence(report.source),
         "target": target,

@@ -10,6 +10,7 @@ from typing import Self
 from tfm.data.errors import UserError
 from tfm.data.tokenizer import EOS, Tokenizer
 from tfm.model.attention.choice import AttentionPlan
+from tfm.model.attention.forms import AttentionForm
 from tfm.model.checkpoint import WEIGHTS
 from tfm.model.inspection.capture import Capture, Floats, capture
 from tfm.model.inspection.sentence import (
@@ -65,6 +66,8 @@ class AttentionReport:
     capture: Capture
     selection: Selection
     backend: str  # what the maps were checked against, in words
+    encoder_forms: tuple[AttentionForm, ...] = ("full",)  # of its layers, the first layer first
+    window: int = 0  # of those with local attention
     origin: Origin | None = None
 
     @property
@@ -168,6 +171,8 @@ def inspect_pair(
         capture=capture(model, source_ids, target_ids),
         selection=selection,
         backend=backend,
+        encoder_forms=model.settings.encoder_forms,
+        window=model.settings.window,
     )
 
 
@@ -215,7 +220,7 @@ def inspect_attention(
 
 def kernels(plan: AttentionPlan) -> str:
     """Name the kernels of `plan`, without the reasons that it gives after a colon."""
-    names = dict.fromkeys(reason.partition(":")[0] for reason in plan.reasons)
+    names = dict.fromkeys(reason.partition(":")[0] for _, reason in plan.used())
     return " and ".join(names)
 
 

@@ -46,7 +46,8 @@ def views(report: AttentionReport) -> list[View]:
             source.pieces,
             source.pieces,
             "Encoder self-attention, all layers and heads",
-            "Each row is a source piece; columns are the source pieces it looks at.",
+            "Each row is a source piece; columns are the source pieces it looks at."
+            + encoder_note(report),
         ),
         View(
             "decoder",
@@ -58,3 +59,21 @@ def views(report: AttentionReport) -> list[View]:
             "before it, which are all that it may see.",
         ),
     ]
+
+
+def encoder_note(report: AttentionReport) -> str:
+    """Return a sentence on each form of attention in the encoder that is not full; "" for none."""
+    notes = []
+    for form, meaning in (
+        ("local", f"is local: pieces at most {report.window // 2} away"),
+        ("linear", "is linear: these are the weights that its sums imply"),
+    ):
+        layers = [str(i) for i, found in enumerate(report.encoder_forms, 1) if found == form]
+        if layers:
+            notes.append(f" Attention in {listed(layers)} {meaning}.")
+    return "".join(notes)
+
+
+def listed(layers: Sequence[str]) -> str:
+    """Return "layer 1" or "layers 1, 2, 3"."""
+    return f"layer{'s' if layers[1:] else ''} {', '.join(layers)}"

@@ -57,6 +57,8 @@ class Machine:
             dropout=model.attention_dropout,
             training=True,
             head_width=model.d_model // model.heads,
+            encoder_forms=model.encoder_forms,
+            window=model.window,
         )
         return cls(device, dtype, plan)
 
