@@ -9,8 +9,11 @@ escaped text behind one dummy space: decoding is joining bytes.
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from sentencepiece import SentencePieceProcessor
 
 from tfm.data.errors import DataError
@@ -18,6 +21,7 @@ from tfm.data.errors import DataError
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPACE = "\u2581"
 _MARK, _OTHER = "\U0010fffd", "\U0010fffc"  # the last two private-use characters of Unicode
+_BYTES = 0xDC00  # no text that can be encoded has a character from here to 0xDCFF
 _ESCAPES = str.maketrans({SPACE: _MARK + _OTHER, _MARK: _MARK + _MARK})
 _ESCAPED = re.compile(f"{_MARK}([{_MARK}{_OTHER}])")
 # Text that a model with another normalisation, or without byte fallback, does not give back.
@@ -92,6 +96,44 @@ class PieceModel:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the name of each id: text with U+2581 for a space, `<0xE2>` for a byte, `</s>`."""
         return [str(self._model.id_to_piece(int(i))) for i in ids]
+
+    @cached_property
+    def is_bpe(self) -> bool:
+        """Whether the model is BPE: its scores count the merges; unigram's are logarithms."""
+        return all(score == int(score) for _, _, score in self.scored_pieces())
+
+    @cached_property
+    def crosses_spaces(self) -> bool:
+        """Whether some piece has a space that is not its first character."""
+        return any(SPACE in piece[1:] for piece, _, _ in self.scored_pieces())
+
+    @cached_property
+    def begins_word(self) -> npt.NDArray[np.bool_]:
+        """For each id, whether its piece begins with a space."""
+        return np.array([piece[:1] == b" " for piece in self._bytes])
+
+    def scored_pieces(self) -> list[tuple[str, int, float]]:
+        """Return name, id and score of each piece, best score first.
+
+        A byte is called as in `spell`; it has the score 0, for nothing competes with it.
+        """
+        model = self._model
+        ids = [i for i in range(len(self)) if not (model.is_control(i) or model.is_unknown(i))]
+        pieces = [
+            (self.spell([i]), i, 0.0 if model.is_byte(i) else model.get_score(i)) for i in ids
+        ]
+        return sorted(pieces, key=lambda piece: -piece[2])
+
+    def spell(self, ids: Iterable[int]) -> str:
+        """Return the names of `ids` end to end: a space is U+2581, a byte half a surrogate pair.
+
+        Bytes stand for characters that the model has no piece of, and take no part in merges.
+        """
+        model = self._model
+        return "".join(
+            chr(_BYTES + self._bytes[i][0]) if model.is_byte(i) else model.id_to_piece(i)
+            for i in map(int, ids)
+        )
 
     def id_of(self, piece: str) -> int | None:
         """Return the id named `piece`, or None."""

@@ -119,6 +119,11 @@ class TrainingSettings:
     metric: Literal["bleu", "loss"] = "bleu"  # what "best" and patience mean
     checkpoint_every: int = 500
     average_last: int = 5  # checkpoints whose mean competes with the best one at the end
+    # Subword regularisation: each epoch sees the training corpus in other pieces. The first is for
+    # a BPE tokenizer: p of BPE-dropout (Provilkov et al. 2020 take 0.1). The other is for a unigram
+    # tokenizer: alpha of its sampling (Kudo 2018 takes 0.1 to 0.5; the larger, the tamer).
+    subword_dropout: float = 0.0
+    subword_alpha: float = 0.0
     # Above 0, an exponential moving average of the weights is what is validated and saved (Polyak
     # and Juditsky 1992); it remembers about 1 / (1 - ema_decay) steps.
     ema_decay: float = 0.0
@@ -129,16 +134,22 @@ class TrainingSettings:
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
         for key in ("warmup_steps", "patience", "average_last", "validate_sentences", "seed"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
-        for key in ("weight_decay", "clip", "consistency_weight"):
+        for key in ("weight_decay", "clip", "consistency_weight", "subword_alpha"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
-        for key in ("label_smoothing", "beta1", "beta2", "cutoff", "ema_decay"):
+        for key in ("label_smoothing", "beta1", "beta2", "cutoff", "ema_decay", "subword_dropout"):
             require(
                 0 <= getattr(self, key) < 1,
                 key,
                 getattr(self, key),
                 "must be at least 0 and below 1",
             )
+        require(
+            not (self.subword_dropout and self.subword_alpha),
+            "subword_alpha",
+            self.subword_alpha,
+            "must be 0 beside `subword_dropout`: they are for different tokenizers",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,12 +1,13 @@
 """What several test files share: a way to run `tfm`, small corpora, and the hardware marks."""
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
@@ -161,15 +162,16 @@ def tiny_model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_order(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., "Order"]:
     """Ask for a run of 12 steps, less than 3 epochs of 60 built-in pairs: a second or two.
 
-    `small_order(directory, valid=False, ema_decay=0.9)`: keywords are settings of [training].
+    `small_order(directory, valid=False, ema_decay=0.9)`: the other keywords are settings of
+    [training], `kind` and `separate` those of its tokenizer.
     """
     from tfm.data.corpus import read_pairs
+    from tfm.data.settings import TokenizerSettings
     from tfm.data.tokenizer import train_tokenizer
     from tfm.model.settings import Settings
     from tfm.model.training.material import Order
 
     sections: dict[str, dict[str, Any]] = {
-        "tokenizer": {"vocab_size": 420},
         "model": {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
         "training": {
             "steps": 12,
@@ -182,11 +184,24 @@ def small_order(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., "Orde
         },
         "decoding": {"max_length": 10},
     }
-    tokenizer = tmp_path_factory.mktemp("small") / "joint.model"
-    pairs = read_pairs("builtin:60", source="en", target="de", split="train")
-    train_tokenizer(pairs, Settings.from_tables(sections, "test").tokenizer).save(tokenizer)
+    folder = tmp_path_factory.mktemp("small")
 
-    def order(directory: Path, *, valid: bool = True, **training: Any) -> Order:
+    @functools.cache
+    def tokenizer(kind: Literal["unigram", "bpe"], separate: bool) -> Path:
+        pairs = read_pairs("builtin:60", source="en", target="de", split="train")
+        path = folder / f"{kind}-{separate}.model"
+        settings = TokenizerSettings(vocab_size=420, kind=kind, separate=separate)
+        train_tokenizer(pairs, settings).save(path)
+        return path
+
+    def order(
+        directory: Path,
+        *,
+        valid: bool = True,
+        kind: Literal["unigram", "bpe"] = "unigram",
+        separate: bool = False,
+        **training: Any,
+    ) -> Order:
         tables = sections | {"training": sections["training"] | training}
         settings = Settings.from_tables(tables, "test")
         corpus = "builtin:4" if valid else None
@@ -195,7 +210,7 @@ def small_order(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., "Orde
             train="builtin:60",
             valid=corpus,
             directory=directory,
-            tokenizer=tokenizer,
+            tokenizer=tokenizer(kind, separate),
             device="cpu",
             precision="fp32",
             attention="math",
@@ -244,12 +259,12 @@ def assert_resume_is_exact(
     def stop() -> None:
         signal.raise_signal(signal.SIGTERM)
 
-    def check(**training: Any) -> None:
-        train_small(tmp_path / "whole", **training)
+    def check(**options: Any) -> None:
+        train_small(tmp_path / "whole", **options)
         for action, step in ((stop, 3), (crash, 7), (stop, 9)):
             with pytest.raises((RuntimeError, Interrupted)):
-                train_small(tmp_path / "parts", after=after(step, action), **training)
-        train_small(tmp_path / "parts", **training)
+                train_small(tmp_path / "parts", after=after(step, action), **options)
+        train_small(tmp_path / "parts", **options)
         for name in ("model", "checkpoints/last", "checkpoints/best"):
             one, other = (
                 read_tensors(tmp_path / run / f"{name}.safetensors").tensors

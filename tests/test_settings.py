@@ -100,6 +100,8 @@ def test_a_refusal_names_file_key_and_remedy(tmp_path: Path, text: str, parts: l
         ("training.consistency=rdrop", 'must be one of "none", "r-drop", "simcut"'),
         ("training.consistency_weight=-1", "must be at least 0"),
         ("training.ema_decay=1", "must be at least 0 and below 1"),
+        ("training.subword_dropout=1", "must be at least 0 and below 1"),
+        ("training.subword_alpha=-0.1", "must be at least 0"),
         ("training.cutoff=1", "must be at least 0 and below 1"),
     ],
 )

@@ -39,7 +39,7 @@ def train(run: Run, reporter: Reporter) -> Outcome:
 
 def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
     settings = run.settings.training
-    stream = BatchStream(run.corpus, settings, run.progress)
+    stream = BatchStream(run.corpus_of_epochs(), settings, run.progress)
     reporter.on_start(run.progress.step, settings.steps)
     run.learner.model.train()
     run.progress.finished = False

@@ -11,6 +11,7 @@ import numpy as np
 from tfm.data.batching import EncodedCorpus, encode_corpus, epoch_batches
 from tfm.data.corpus import Pair, Split, fingerprint, read_pairs
 from tfm.data.errors import DataError, SettingsError
+from tfm.data.subwords import require_sampling
 from tfm.data.tokenizer import Tokenizer, train_tokenizer
 from tfm.model.settings import Settings
 from tfm.model.training.identity import CorpusRecord, Identity, identify
@@ -61,6 +62,7 @@ def gather(order: Order, *, tokenizer: Path | None, reporter: Reporter) -> Mater
 
     Raises:
         DataError: if a corpus or the tokenizer cannot be read, or no pair is left to train on.
+        SettingsError: if the tokenizer cannot sample segmentations as the settings ask for.
     """
     settings = order.settings
     # Reading both corpora first finds what is wrong with them before any work is done.
@@ -73,6 +75,8 @@ def gather(order: Order, *, tokenizer: Path | None, reporter: Reporter) -> Mater
             pieces = train_tokenizer(order.pairs(order.train, "train"), settings.tokenizer)
         if pieces.note:
             reporter.on_note(f"tokenizer: {pieces.note}")
+    training = settings.training
+    require_sampling(pieces, dropout=training.subword_dropout, alpha=training.subword_alpha)
     with naming(order.train):
         corpus = encode_corpus(order.pairs(order.train, "train"), pieces, settings.data)
     train_record = CorpusRecord.of(order.train, train_print, corpus)

@@ -1,9 +1,11 @@
 """A run: its settings, data, network and files, and how far it has come."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from tfm.data.batching import EncodedCorpus
 from tfm.data.lines import atomic_writer
+from tfm.data.subwords import resegmented
 from tfm.data.tokenizer import Tokenizer
 from tfm.model.checkpoint import save_weights
 from tfm.model.settings import Settings
@@ -30,6 +32,17 @@ class Run:
     identity: Identity
     progress: Progress
     metrics: Metrics
+
+    def corpus_of_epochs(self) -> Callable[[int], EncodedCorpus]:
+        """Return the function that gives the training corpus as an epoch sees it."""
+        training = self.settings.training
+        return resegmented(
+            self.corpus,
+            self.tokenizer,
+            dropout=training.subword_dropout,
+            alpha=training.subword_alpha,
+            seed=training.seed,
+        )
 
     def start(self) -> None:
         """Begin with the weights that `learner` has: the state of step 0 is saved."""

@@ -5,7 +5,7 @@ one step. Random numbers and the order of batches need no state but their positi
 functions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,29 +63,39 @@ class Progress:
 
 
 class BatchStream:
-    """The batches of all epochs, one after the other, from the position in `progress` on."""
+    """The batches of all epochs, one after the other, from the position in `progress` on.
+
+    Args:
+        corpus: what every epoch sees, or a function of the epoch, counted from 0.
+    """
 
     def __init__(
-        self, corpus: EncodedCorpus, settings: TrainingSettings, progress: Progress
+        self,
+        corpus: EncodedCorpus | Callable[[int], EncodedCorpus],
+        settings: TrainingSettings,
+        progress: Progress,
     ) -> None:
-        self.corpus, self.settings, self.progress = corpus, settings, progress
-        self.epoch_order = self._order()
+        self.of_epoch = corpus if callable(corpus) else lambda _: corpus
+        self.settings, self.progress = settings, progress
+        self._begin_epoch()
 
     def take(self, count: int) -> list[Batch]:
         """Return the next `count` batches and move the position behind them."""
         return [self._next() for _ in range(count)]
 
     def _next(self) -> Batch:
-        if self.progress.batch == len(self.epoch_order):
+        # The order may be shorter than before where a setting was changed within the epoch.
+        if self.progress.batch >= len(self.epoch_order):
             self.progress.epoch += 1
             self.progress.batch = 0
-            self.epoch_order = self._order()
+            self._begin_epoch()
         indices = self.epoch_order[self.progress.batch]
         self.progress.batch += 1
         return make_batch(self.corpus, indices)
 
-    def _order(self) -> list[Any]:
-        return epoch_batches(
+    def _begin_epoch(self) -> None:
+        self.corpus = self.of_epoch(self.progress.epoch)
+        self.epoch_order = epoch_batches(
             self.corpus,
             batch_tokens=self.settings.batch_tokens,
             seed=self.settings.seed,
