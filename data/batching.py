@@ -46,6 +46,11 @@ class Side:
         """Return the number of pieces of the sentences `indices`, in time that fits a batch."""
         return self.offsets[indices + 1] - self.offsets[indices]
 
+    def followed_by(self, other: "Side") -> "Side":
+        """Return the sentences of this side, and then those of the other."""
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
+        return Side(np.concatenate([self.ids, other.ids]), offsets)
+
     def padded(self, indices: Ints, *, before: int | None = None, after: int | None = None) -> Ints:
         """Return the sentences `indices`, with the id `before` or `after` each, padded: [B, L]."""
         begin, end = int(before is not None), int(after is not None)
@@ -81,6 +86,11 @@ class EncodedCorpus:
     def target_lengths(self) -> Ints:
         """The number of target pieces of each pair."""
         return self.target.lengths
+
+    def both_directions(self) -> "EncodedCorpus":
+        """Return the pairs, and behind them each pair the other way round."""
+        source, target = self.source, self.target
+        return EncodedCorpus(source.followed_by(target), target.followed_by(source), self.dropped)
 
 
 @dataclass(frozen=True)

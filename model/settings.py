@@ -119,6 +119,10 @@ class TrainingSettings:
     metric: Literal["bleu", "loss"] = "bleu"  # what "best" and patience mean
     checkpoint_every: int = 500
     average_last: int = 5  # checkpoints whose mean competes with the best one at the end
+    # So many first steps learn both directions, each pair also the other way round; then a second
+    # phase, with a learning rate and moments of its own, goes on from their weights in the one
+    # direction (Ding et al. 2021, arXiv 2109.07780; Gao et al. 2022). 0 leaves the first phase out.
+    both_directions_steps: int = 0
     # Subword regularisation: each epoch sees the training corpus in other pieces. The first is for
     # a BPE tokenizer: p of BPE-dropout (Provilkov et al. 2020 take 0.1). The other is for a unigram
     # tokenizer: alpha of its sampling (Kudo 2018 takes 0.1 to 0.5; the larger, the tamer).
@@ -132,7 +136,14 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         for key in ("steps", "batch_tokens", "accumulate", "validate_every", "checkpoint_every"):
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
-        for key in ("warmup_steps", "patience", "average_last", "validate_sentences", "seed"):
+        for key in (
+            "both_directions_steps",
+            "warmup_steps",
+            "patience",
+            "average_last",
+            "validate_sentences",
+            "seed",
+        ):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         for key in ("weight_decay", "clip", "consistency_weight", "subword_alpha"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
@@ -144,6 +155,12 @@ class TrainingSettings:
                 getattr(self, key),
                 "must be at least 0 and below 1",
             )
+        require(
+            self.both_directions_steps < self.steps,
+            "both_directions_steps",
+            self.both_directions_steps,
+            f"must be below `steps` ({self.steps})",
+        )
         require(
             not (self.subword_dropout and self.subword_alpha),
             "subword_alpha",

@@ -102,6 +102,8 @@ def test_a_refusal_names_file_key_and_remedy(tmp_path: Path, text: str, parts: l
         ("training.ema_decay=1", "must be at least 0 and below 1"),
         ("training.subword_dropout=1", "must be at least 0 and below 1"),
         ("training.subword_alpha=-0.1", "must be at least 0"),
+        ("training.both_directions_steps=-1", "must be at least 0"),
+        ("training.both_directions_steps=999999", "must be below `steps` (1200)"),
         ("training.cutoff=1", "must be at least 0 and below 1"),
     ],
 )

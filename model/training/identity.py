@@ -20,7 +20,7 @@ from tfm.model.tensor_file import tfm_version
 FIXED = {
     "data": ("source", "target", "max_length"),
     "tokenizer": ("vocab_size", "kind", "separate"),
-    "training": ("seed", "batch_tokens"),
+    "training": ("seed", "batch_tokens", "both_directions_steps"),
 }
 LIBRARIES = ("numpy", "sacrebleu", "safetensors", "sentencepiece", "torch")
 
@@ -86,10 +86,12 @@ def require_same_run(stored: Mapping[str, Any], now: Identity, *, directory: Pat
     Raises:
         CheckpointError: names each key that differs, with both values.
     """
+    # A setting younger than the run had its default in it.
+    then = identify_settings(Settings()) | dict(stored)
     differences = [
-        f"{key} is {_short(stored.get(key))} there but {_short(value)} here"
+        f"{key} is {_short(then.get(key))} there but {_short(value)} here"
         for key, value in now.items()
-        if stored.get(key) != value
+        if then.get(key) != value
     ]
     if differences:
         raise CheckpointError(

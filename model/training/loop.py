@@ -11,7 +11,7 @@ from dataclasses import asdict
 from tfm.model.checkpoint import save_weights
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
-from tfm.model.training.schedule import learning_rate
+from tfm.model.training.schedule import begins_phase, learning_rate
 from tfm.model.training.selection import Outcome, finish
 from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Sums
@@ -70,6 +70,10 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
     begin = time.perf_counter()
     settings, progress = run.settings.training, run.progress
     step = progress.step + 1
+    if begins_phase(step, settings):
+        stream.begin_phase()
+        progress.snapshots = []  # a mean with weights of before would be of no use
+        progress.validations_without_best = 0
     rate = learning_rate(step, settings)
     result = train_step(
         run.learner, stream.take(settings.accumulate), settings, step=step, learning_rate=rate

@@ -62,7 +62,7 @@ def gather(order: Order, *, tokenizer: Path | None, reporter: Reporter) -> Mater
 
     Raises:
         DataError: if a corpus or the tokenizer cannot be read, or no pair is left to train on.
-        SettingsError: if the tokenizer cannot sample segmentations as the settings ask for.
+        SettingsError: if the tokenizer cannot do what the settings ask for.
     """
     settings = order.settings
     # Reading both corpora first finds what is wrong with them before any work is done.
@@ -76,6 +76,11 @@ def gather(order: Order, *, tokenizer: Path | None, reporter: Reporter) -> Mater
         if pieces.note:
             reporter.on_note(f"tokenizer: {pieces.note}")
     training = settings.training
+    if training.both_directions_steps and not pieces.joint:
+        raise SettingsError(
+            "[training]: `both_directions_steps` needs one vocabulary for both languages, but the "
+            "tokenizer has two; train one with tokenizer.separate = false, or set it to 0."
+        )
     require_sampling(pieces, dropout=training.subword_dropout, alpha=training.subword_alpha)
     with naming(order.train):
         corpus = encode_corpus(order.pairs(order.train, "train"), pieces, settings.data)
@@ -134,6 +139,9 @@ def describe_material(material: Material, order: Order) -> Iterator[str]:
     else:
         sizes = (tokenizer.source_size, tokenizer.target_size)
         yield "vocabulary: {:,} source and {:,} target pieces".format(*sizes)
+    if first := order.settings.training.both_directions_steps:
+        data = order.settings.data
+        yield f"the first {first:,} steps learn {data.target} to {data.source} too"
     yield describe_batches(material.corpus, order.settings)
 
 

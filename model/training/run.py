@@ -73,9 +73,10 @@ class Run:
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether as many validations as `patience` brought no new best."""
-        patience = self.settings.training.patience
-        return 0 < patience <= self.progress.validations_without_best
+        """Whether as many validations as `patience` brought no new best, in the last phase."""
+        training = self.settings.training
+        first_phase = self.progress.step <= training.both_directions_steps
+        return 0 < training.patience <= self.progress.validations_without_best and not first_phase
 
     def due(self, every: int) -> bool:
         """Return whether something that happens `every` so many steps happens now."""

@@ -79,6 +79,12 @@ class BatchStream:
         self.settings, self.progress = settings, progress
         self._begin_epoch()
 
+    def begin_phase(self) -> None:
+        """Leave what is left of the epoch: the next batch begins one of the next step's phase."""
+        self.progress.epoch += 1
+        self.progress.batch = 0
+        self._begin_epoch()
+
     def take(self, count: int) -> list[Batch]:
         """Return the next `count` batches and move the position behind them."""
         return [self._next() for _ in range(count)]
@@ -95,6 +101,8 @@ class BatchStream:
 
     def _begin_epoch(self) -> None:
         self.corpus = self.of_epoch(self.progress.epoch)
+        if self.progress.step < self.settings.both_directions_steps:
+            self.corpus = self.corpus.both_directions()
         self.epoch_order = epoch_batches(
             self.corpus,
             batch_tokens=self.settings.batch_tokens,

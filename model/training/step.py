@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from tfm.data.batching import Batch
 from tfm.data.errors import UserError
+from tfm.model.checkpoint import weights_of
 from tfm.model.settings import TrainingSettings
 from tfm.model.training.consistency import TwoViews
 from tfm.model.training.moving_average import MovingAverage
 from tfm.model.training.objective import DeviceBatch, Losses, Objective
 from tfm.model.training.randomness import seed_step
+from tfm.model.training.schedule import begins_phase, phase_of
 from tfm.model.transformer import Transformer
 
 EPSILON = 1e-9  # Adam's (paper, section 5.3)
@@ -77,6 +79,12 @@ class Learner:
             losses: Losses = self.objective(on_device)
         return losses
 
+    def restart(self) -> None:
+        """Forget the moments and the average, and keep the weights."""
+        self.optimizer.state.clear()
+        if self.average:
+            self.average.set(weights_of(self.model))
+
     def averaged(self) -> AbstractContextManager[None]:
         """Let the model have its averaged weights, where there is an average, for a context."""
         return self.average.applied() if self.average else nullcontext()
@@ -120,6 +128,8 @@ def train_step(
         Diverged: before the weights change, if the loss or the gradient is not finite.
     """
     seed_step(settings.seed, step)
+    if begins_phase(step, settings):
+        learner.restart()
     sums = accumulate(learner, batches)
     learner.scaler.unscale_(learner.optimizer)
     norm = clip_gradient(learner.model, settings.clip)
@@ -130,7 +140,7 @@ def train_step(
     _require_finite(learner, result, step=step)
     _update(learner, learning_rate)
     if learner.average:
-        learner.average.update(step)
+        learner.average.update(phase_of(step, settings).step)
     return result
 
 
