@@ -8,6 +8,7 @@ from tfm.model.attention.multihead import CrossAttention, KeysValues, SelfAttent
 from tfm.model.attention.padding import Padding
 from tfm.model.cache import LayerCache
 from tfm.model.dropout import Dropout
+from tfm.model.linear import Linear
 from tfm.model.settings import ModelSettings
 
 
@@ -23,8 +24,8 @@ class FeedForward(nn.Module):
         self.activation = activation
         gated = activation == "swiglu"
         inner = gated_width(d_ff) if gated else d_ff
-        self.inner = nn.Linear(d_model, 2 * inner if gated else inner)  # W_1, or W_1 and W_3
-        self.outer = nn.Linear(inner, d_model)  # W_2
+        self.inner = Linear(d_model, 2 * inner if gated else inner)  # W_1, or W_1 and W_3
+        self.outer = Linear(inner, d_model)  # W_2
         xavier_uniform(self.inner, matrices=2 if gated else 1)
         xavier_uniform(self.outer)
 

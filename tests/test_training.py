@@ -26,13 +26,14 @@ from tfm.model.checkpoint import build_model, load_weights, weights_of
 from tfm.model.search import beam_search
 from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import read_tensors
+from tfm.model.training.cross_entropy import smoothed_cross_entropy
 from tfm.model.training.curve import learning_curve, round_ticks
 from tfm.model.training.directory import RunDirectory
 from tfm.model.training.identity import CorpusRecord, earlier_sittings
 from tfm.model.training.loop import train
 from tfm.model.training.material import Order, validation_set
 from tfm.model.training.metrics import Metrics
-from tfm.model.training.objective import DeviceBatch, Objective, smoothed_cross_entropy
+from tfm.model.training.objective import DeviceBatch, Objective
 from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence, StepReport
 from tfm.model.training.run import Run

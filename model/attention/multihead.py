@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from tfm.model.attention import formula
 from tfm.model.attention.padding import Padding
+from tfm.model.linear import Linear
 
 
 class Attend(Protocol):
@@ -52,7 +53,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.dropout = dropout
-        self.output = nn.Linear(d_model, d_model)
+        self.output = Linear(d_model, d_model)
         self.weights: Weights = formula.attention_weights
         self.attend: Attend = formula.attend
         xavier_uniform(self.output)
@@ -85,7 +86,7 @@ class SelfAttention(MultiHeadAttention):
 
     def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__(d_model, heads, dropout=dropout)
-        self.projection = nn.Linear(d_model, 3 * d_model)
+        self.projection = Linear(d_model, 3 * d_model)
         xavier_uniform(self.projection, matrices=3)
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, KeysValues]:
@@ -102,8 +103,8 @@ class CrossAttention(MultiHeadAttention):
 
     def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__(d_model, heads, dropout=dropout)
-        self.query = nn.Linear(d_model, d_model)
-        self.key_value = nn.Linear(d_model, 2 * d_model)
+        self.query = Linear(d_model, d_model)
+        self.key_value = Linear(d_model, 2 * d_model)
         xavier_uniform(self.query)
         xavier_uniform(self.key_value, matrices=2)
 

@@ -9,7 +9,6 @@ that a token counts the same in whichever batch it stands.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,14 +18,14 @@ from torch import Tensor, nn
 from tfm.data.batching import Batch
 from tfm.model.attention.padding import Padding
 from tfm.model.training.consistency import TwoViews, divergence, kept_in_second_view
+from tfm.model.training.cross_entropy import (
+    Compare,
+    Losses,
+    cross_entropy,
+    projected_losses,
+    smoothed_cross_entropy,
+)
 from tfm.model.transformer import Transformer
-
-
-class Losses(NamedTuple):
-    """Sums over the target tokens of a batch; end of sentence is a token, padding is not."""
-
-    loss: Tensor  # with label smoothing and what two views weigh: what is differentiated
-    nats: Tensor  # -log P(target | source), without either and without gradient
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,12 @@ class Objective(nn.Module):
         """Run the network on a batch and compare its predictions with the targets."""
         if self.views is not None and self.model.training:
             return self._two_views(batch, self.views)
-        return smoothed_cross_entropy(self._logits(batch), batch.targets, self.label_smoothing)
+        hidden = self._hidden(batch)[None]
+
+        def compare(logits: Tensor, targets: Tensor) -> Losses:
+            return smoothed_cross_entropy(logits[0], targets, self.label_smoothing)
+
+        return self._losses(hidden, batch.targets, compare)
 
     def _two_views(self, batch: DeviceBatch, views: TwoViews) -> Losses:
         """Return the losses of `consistency.py`; the nats are weighted like the cross-entropy."""
@@ -101,17 +105,23 @@ class Objective(nn.Module):
         if views.cutoff:
             ids = (batch.source, batch.target_in)
             kept = [kept_in_second_view(side, views.cutoff) for side in ids]
-        log_p, log_q = F.log_softmax(self._logits(batch.twice(), kept).float(), dim=-1).chunk(2)
-        first = _cross_entropy(log_p, batch.targets, self.label_smoothing)
-        second = _cross_entropy(log_q, batch.targets, self.label_smoothing)
-        loss = views.forward * divergence(log_p, log_q)
-        if views.backward:
-            loss = loss + views.backward * divergence(log_q, log_p)
-        loss = loss + views.first * first.loss + views.second * second.loss
-        return Losses(loss, views.first * first.nats + views.second * second.nats)
+        both = self._hidden(batch.twice(), kept)
+        hidden = both.view(2, -1, both.shape[-1])
 
-    def _logits(self, batch: DeviceBatch, kept: Sequence[Tensor | None] | None = None) -> Tensor:
-        """Return the logits of the real target tokens, N V: on padding they would be thrown away.
+        def compare(logits: Tensor, targets: Tensor) -> Losses:
+            log_p, log_q = F.log_softmax(logits.float(), dim=-1)
+            first = cross_entropy(log_p, targets, self.label_smoothing)
+            second = cross_entropy(log_q, targets, self.label_smoothing)
+            loss = views.forward * divergence(log_p, log_q)
+            if views.backward:
+                loss = loss + views.backward * divergence(log_q, log_p)
+            loss = loss + views.first * first.loss + views.second * second.loss
+            return Losses(loss, views.first * first.nats + views.second * second.nats)
+
+        return self._losses(hidden, batch.targets, compare)
+
+    def _hidden(self, batch: DeviceBatch, kept: Sequence[Tensor | None] | None = None) -> Tensor:
+        """Return the last hidden states of the real target tokens, N D.
 
         Args:
             kept: which tokens of source and target input the network sees; None for all.
@@ -125,29 +135,10 @@ class Objective(nn.Module):
             target=batch.target_padding,
             kept=target_kept,
         )
-        real = hidden.flatten(0, 1).index_select(0, batch.places)  # B T D -> N D
-        return self.model.project(real)
+        return hidden.flatten(0, 1).index_select(0, batch.places)  # B T D -> N D
 
-
-def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Losses:
-    """Return the cross-entropy with the targets, smoothed over the V classes, in fp32.
-
-    The true piece has probability 1 - smoothing, and `smoothing` is spread evenly over all V
-    (Szegedy et al. 2016, section 7; paper, section 5.4).
-
-    Args:
-        logits: N V.
-        targets: N.
-    """
-    return _cross_entropy(F.log_softmax(logits.float(), dim=-1), targets, smoothing)
-
-
-def _cross_entropy(log_probabilities: Tensor, targets: Tensor, smoothing: float) -> Losses:
-    nats = F.nll_loss(log_probabilities, targets, reduction="sum")
-    if smoothing == 0:
-        return Losses(nats, nats.detach())
-    even = -log_probabilities.sum() / log_probabilities.shape[-1]
-    return Losses((1 - smoothing) * nats + smoothing * even, nats.detach())
+    def _losses(self, hidden: Tensor, targets: Tensor, compare: Compare) -> Losses:
+        return projected_losses(hidden, self.model.target_embedding.weight, targets, compare)
 
 
 def _to(array: np.ndarray, device: torch.device) -> Tensor:

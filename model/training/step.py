@@ -14,8 +14,9 @@ from tfm.data.errors import UserError
 from tfm.model.checkpoint import weights_of
 from tfm.model.settings import TrainingSettings
 from tfm.model.training.consistency import TwoViews
+from tfm.model.training.cross_entropy import Losses
 from tfm.model.training.moving_average import MovingAverage
-from tfm.model.training.objective import DeviceBatch, Losses, Objective
+from tfm.model.training.objective import DeviceBatch, Objective
 from tfm.model.training.randomness import seed_step
 from tfm.model.training.schedule import begins_phase, phase_of
 from tfm.model.transformer import Transformer
