@@ -19,6 +19,15 @@ def _remember_debug(context: typer.Context, debug: bool) -> bool:
     return debug
 
 
+class More(int):
+    """`--steps +N`: N steps more than are done."""
+
+
+def _parse_steps(text: str) -> int:
+    number = int(text)  # Typer turns ValueError into wrong usage
+    return More(number) if text.startswith("+") else number
+
+
 # Settings
 Config = Annotated[
     str | None,
@@ -36,7 +45,13 @@ DumpConfig = Annotated[
     bool, typer.Option("--dump-config", help="Print the resolved settings as TOML and stop.")
 ]
 Steps = Annotated[
-    int | None, typer.Option("--steps", metavar="N", help="Steps to train for (training.steps).")
+    int | None,
+    typer.Option(
+        "--steps",
+        metavar="N|+N",
+        parser=_parse_steps,
+        help="Steps to train for (training.steps); +N: so many more than the run has done.",
+    ),
 ]
 Seed = Annotated[
     int | None, typer.Option("--seed", metavar="N", help="Seed of the run (training.seed).")

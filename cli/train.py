@@ -15,6 +15,7 @@ from tfm.cli.options import (
     Debug,
     Device,
     DumpConfig,
+    More,
     OutputDirectory,
     Precision,
     Seed,
@@ -62,6 +63,8 @@ def train(
     builtin[:N]. en and de are --source and --target.
 
     Repeat the command to continue a run that was stopped; Ctrl-C finishes the step and saves.
+    --steps +N takes N steps more than the run in DIR has done; repeated after a stop, it goes on to
+    the same end.
     """
     settings = load_settings(config, set_, source=source, target=target, steps=steps, seed=seed)
     if dump:
@@ -73,6 +76,7 @@ def train(
 
     order = Order(
         settings=settings,
+        more_steps=steps if isinstance(steps, More) else None,
         train=train,
         valid=valid,
         directory=output,
@@ -119,7 +123,7 @@ def describe_end(run: "Run") -> str:
             f"{run.directory.path}: finished at step {step:,}, after {patience} validations "
             f"without a new best; --set training.patience=0 goes on"
         )
-    return f"{run.directory.path}: finished, {step:,} steps; a larger --steps goes on"
+    return f"{run.directory.path}: finished, {step:,} steps; --steps +N goes on"
 
 
 def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Both directions first, then one: what is learned from when, and that both phases start anew."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import learning_rate
-from tfm.model.training.state import BatchStream, Progress
+from tfm.model.training.state import Progress
 
 TrainSmall = Callable[..., Run]
 FIRST = 7
@@ -36,14 +37,14 @@ def test_the_first_phase_learns_every_pair_both_ways_round_and_the_second_one_wa
     order = small_order(tmp_path, both_directions_steps=FIRST)
     expected = [tuple(pair) for pair in order.pairs("builtin:60", "train")]
     with prepare(order, Silence()) as run:
-        stream = BatchStream(run.corpus_of_epochs(), run.settings.training, Progress())
+        stream = replace(run, progress=Progress()).stream()
         batches = stream.take(len(stream.epoch_order))
         both = [pair for batch in batches for pair in texts(run, batch)]
         assert sorted(both) == sorted([*expected, *(pair[::-1] for pair in expected)])
         sides = [{pair in expected for pair in texts(run, batch)} for batch in batches]
         assert {True, False} in sides, "directions are mixed within a batch"
         stream.progress.step = FIRST
-        stream.begin_phase()
+        stream.next_epoch()
         batches = stream.take(len(stream.epoch_order))
         assert sorted(pair for batch in batches for pair in texts(run, batch)) == sorted(expected)
 

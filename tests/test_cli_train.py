@@ -181,7 +181,7 @@ def test_a_finished_run_says_so_and_how_to_go_on(
 ) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     assert main(command(finished, "--valid", "builtin:10")) == 0
-    assert re.search(r"finished, 20 steps; a larger --steps goes on", capsys.readouterr().err)
+    assert re.search(r"finished, 20 steps; --steps \+N goes on", capsys.readouterr().err)
     assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
 
 
@@ -193,11 +193,34 @@ def test_what_may_change_changes_and_is_said(
     more = ("--valid", "builtin:10", "--steps", "30", "--attention", "math")
     assert main(command(output, *more, "--set", "training.clip=2.0")) == 0
     err = capsys.readouterr().err
-    assert "changed from here on: training.steps 20 -> 30, training.clip 1.0 -> 2.0" in err
-    assert "continuing after step 20" in err
+    assert "changed from here on: training.steps 20 -> 30\n" in err
+    assert "changed from here on: training.clip 1.0 -> 2.0\n" in err
+    assert "continues after step 20 of 30; " in err
     assert load_model(output).settings.training.steps == 30
     sittings = json.loads((output / "provenance.json").read_text())["sittings"]
     assert [sitting["from_step"] for sitting in sittings] == [0, 20]
+
+
+def test_plus_steps_add_to_those_done_and_to_none_in_a_new_directory(
+    finished: Path, prefix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "moved"
+    shutil.copytree(finished, output)
+    assert main(command(output, "--valid", "builtin:10", "--steps", "+5")) == 0
+    assert "continues after step 20 of 25; " in capsys.readouterr().err
+    assert main(command(tmp_path / "new", "--steps", "+3", train=prefix)) == 0
+    assert "finished at step 3: " in capsys.readouterr().err
+    assert main(["train", "--dump-config", "--steps", "+7"]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["training"]["steps"] == 7
+
+
+@pytest.mark.parametrize(("steps", "code"), [("many", 2), ("+", 2), ("+0", 1), ("-3", 1)])
+def test_a_number_of_steps_that_is_none_is_refused(
+    steps: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(tmp_path / "run", f"--steps={steps}")) == code
+    [line] = capsys.readouterr().err.splitlines()
+    assert "--steps" in line and not (tmp_path / "run").exists()
 
 
 def test_another_run_is_refused_with_what_differs(
@@ -205,13 +228,18 @@ def test_another_run_is_refused_with_what_differs(
 ) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     valid = ("--valid", "builtin:10")
-    line = error_of(capsys, command(finished, *valid, "--seed", "2", "--set", "model.d_model=32"))
-    assert "training.seed is 1 there but 2 here" in line
-    assert "model.d_model is 16 there but 32 here" in line and "choose another -o" in line
+    assert main(command(finished, *valid, "--seed", "2", "--set", "model.d_model=32")) == 1
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == [
+        "training.seed: 1 -> 2",
+        "model.d_model: 16 -> 32",
+        f"tfm: error: {finished}: holds a run in which training.seed, model.d_model must not "
+        "change; repeat its command or choose another -o",
+    ]
     line = error_of(capsys, command(finished, *valid, train="builtin:150"))
-    assert re.search(r"training corpus is [0-9a-f]{12}\.\.\. there but", line)
+    assert "in which training corpus must not change" in line
     line = error_of(capsys, command(finished))
-    assert re.search(r"validation corpus is \w+\.\.\. there but none here", line)
+    assert "in which validation corpus must not change" in line
     assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
 
 
@@ -243,7 +271,7 @@ def test_what_forbids_to_go_on_is_found_before_any_corpus_is_read(
     if damage == "truncated":
         assert str(last) in line and "damaged" in line
     else:
-        assert "training.seed is 1 there but 2 here" in line and "tokenizer.kind" in line
+        assert "tokenizer.kind, training.seed must not change" in line
 
 
 def test_another_number_of_threads_than_in_the_last_sitting_is_said(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from tfm.model.checkpoint import weights_of
 from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence
 from tfm.model.training.run import Run
-from tfm.model.training.state import BatchStream, Progress
+from tfm.model.training.state import Progress
 
 PAIRS = list(read_pairs("builtin:400", source="en", target="de", split="train"))
 NASTY = [
@@ -323,7 +324,7 @@ def test_training_sees_other_pieces_and_validation_does_not(
     assert valid[0] and valid[1] and digest(valid[0].corpus) == digest(valid[1].corpus)
     seen = []
     for run in runs:
-        stream = BatchStream(run.corpus_of_epochs(), run.settings.training, Progress())
+        stream = replace(run, progress=Progress()).stream()
         batches = stream.take(3 * len(stream.epoch_order))
         found = [batch.source[batch.indices == 5] for batch in batches if 5 in batch.indices]
         seen.append({tuple(row[row != PAD]) for [row] in found})

@@ -1,11 +1,12 @@
 """What a run is, as opposed to how it is carried on; and the record of what it was made from.
 
-Continuing needs the same data, tokenizer, network, seed and batches. All else may change.
+Continuing needs the same data, tokenizer, network and seed. All else may change: how long, how
+fast and how precisely to train, in which batches, with which dropout.
 """
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 from tfm.data.batching import EncodedCorpus
 from tfm.data.errors import CheckpointError
 from tfm.data.lines import atomic_writer
+from tfm.model.checkpoint import NOT_STORED_IN_SHAPE
 from tfm.model.settings import Settings
 from tfm.model.tensor_file import tfm_version
 
 FIXED = {
     "data": ("source", "target", "max_length"),
     "tokenizer": ("vocab_size", "kind", "separate"),
-    "training": ("seed", "batch_tokens", "both_directions_steps"),
+    "training": ("seed", "both_directions_steps"),
 }
 LIBRARIES = ("numpy", "sacrebleu", "safetensors", "sentencepiece", "torch")
 
@@ -59,7 +61,8 @@ def identify_settings(settings: Settings) -> Identity:
         for section, keys in FIXED.items()
         for key in keys
     }
-    return fixed | {f"model.{key}": value for key, value in sections["model"].items()}
+    model = sections["model"].items()
+    return fixed | {f"model.{key}": value for key, value in model if key not in NOT_STORED_IN_SHAPE}
 
 
 def identify(
@@ -77,25 +80,26 @@ def identify(
     return identify_settings(settings) | corpora | {"tokenizer": tokenizer}
 
 
-def require_same_run(stored: Mapping[str, Any], now: Identity, *, directory: Path) -> None:
+def require_same_run(
+    stored: Mapping[str, Any], now: Identity, *, directory: Path, tell: Callable[[str], None]
+) -> None:
     """Refuse to continue another run than the one whose identity is `stored`.
 
     Args:
         now: the identity of this one, or the part of it that is known already.
+        tell: hears one line for each key that differs, with both values.
 
     Raises:
-        CheckpointError: names each key that differs, with both values.
+        CheckpointError: names each key that differs.
     """
     # A setting younger than the run had its default in it.
     then = identify_settings(Settings()) | dict(stored)
-    differences = [
-        f"{key} is {_short(then.get(key))} there but {_short(value)} here"
-        for key, value in now.items()
-        if then.get(key) != value
-    ]
-    if differences:
+    different = [key for key, value in now.items() if then.get(key) != value]
+    for key in different:
+        tell(f"{key}: {_short(then.get(key))} -> {_short(now[key])}")
+    if different:
         raise CheckpointError(
-            f"{directory}: holds a run that this one cannot continue: {'; '.join(differences)}; "
+            f"{directory}: holds a run in which {', '.join(different)} must not change; "
             f"repeat its command or choose another -o"
         )
 

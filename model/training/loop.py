@@ -39,7 +39,9 @@ def train(run: Run, reporter: Reporter) -> Outcome:
 
 def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
     settings = run.settings.training
-    stream = BatchStream(run.corpus_of_epochs(), settings, run.progress)
+    stream = run.stream()
+    if run.progress.step:
+        reporter.on_note(run.describe_position(stream))
     reporter.on_start(run.progress.step, settings.steps)
     run.learner.model.train()
     run.progress.finished = False
@@ -71,7 +73,7 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
     settings, progress = run.settings.training, run.progress
     step = progress.step + 1
     if begins_phase(step, settings):
-        stream.begin_phase()
+        stream.next_epoch()
         progress.snapshots = []  # a mean with weights of before would be of no use
         progress.validations_without_best = 0
     rate = learning_rate(step, settings)
@@ -126,7 +128,7 @@ def measure(run: Run, valid: ValidationSet, reporter: Reporter, signals: StopSig
         progress.seconds += time.perf_counter() - begin
         best = scores.better_than(progress.best, run.settings.training.metric)
         if best:
-            progress.best = scores
+            progress.best, progress.best_step = scores, progress.step
             progress.validations_without_best = 0
             for path in (run.directory.best, run.directory.weights):
                 save_weights(path, run.learner.model, run.about_weights(scores))

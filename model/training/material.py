@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,16 +21,27 @@ from tfm.model.training.validation import ValidationSet
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What the user asks for: corpora as strings, the machine by names that may be `auto`."""
+    """What the user asks for: corpora as strings, the machine by names that may be `auto`.
+
+    Args:
+        more_steps: how many steps a run that is continued is to take beyond those it has done; None
+            for the number in the settings, which a new run takes anyway.
+    """
 
     settings: Settings
     train: str
     valid: str | None
     directory: Path
     tokenizer: Path | None = None
+    more_steps: int | None = None
     device: str = "auto"
     precision: str = "auto"
     attention: str = "auto"
+
+    def up_to(self, steps: int) -> "Order":
+        """Return the same order for `steps` steps in all."""
+        training = replace(self.settings.training, steps=steps)
+        return replace(self, settings=replace(self.settings, training=training))
 
     def pairs(self, corpus: str, split: Split) -> Iterator[Pair]:
         """Stream the pairs of a corpus in the run's languages."""

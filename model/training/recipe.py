@@ -6,6 +6,7 @@ Everything that can fail cheaply does so before the first file is written.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.checkpoint import build_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.settings import Settings
+from tfm.model.tensor_file import Stored
 from tfm.model.training.directory import RunDirectory, holds_run
 from tfm.model.training.identity import (
     changes,
@@ -28,7 +30,7 @@ from tfm.model.training.material import Material, Order, describe_material, gath
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.reporting import Reporter
 from tfm.model.training.run import Run
-from tfm.model.training.state import Progress, read_state
+from tfm.model.training.state import Progress, read_state, stored_settings
 from tfm.model.training.step import Learner
 
 
@@ -108,23 +110,40 @@ def go_on(order: Order, directory: RunDirectory, machine: Machine, reporter: Rep
     What is wrong with the checkpoint or the settings is found before any corpus is read.
     """
     stored = read_state(directory.last)
+    before = stored_settings(stored, directory.last) or order.settings
+    more = adds_steps(order, stored)
+    if more:
+        order = order.up_to(stored.header["progress"]["step"] + more)
+    elif order.more_steps:
+        order = order.up_to(before.training.steps)
     identity = stored.header.get("identity", {})
-    require_same_run(identity, identify_settings(order.settings), directory=directory.path)
-    before = Settings.read(directory.config) if directory.config.exists() else order.settings
+    require = partial(require_same_run, identity, directory=directory.path, tell=reporter.on_note)
+    require(identify_settings(order.settings))
     material = gather(order, tokenizer=order.tokenizer or directory.tokenizer, reporter=reporter)
-    require_same_run(identity, material.identify(order.settings), directory=directory.path)
+    require(material.identify(order.settings))
     run = assemble(order, directory, material, machine, reporter)
     run.resume(stored)
+    run.progress.more_steps = order.more_steps
+    if more:
+        run.progress.validations_without_best = 0  # or patience would forbid what is asked for
     if run.complete:
         return run
-    differences = changes(before, run.settings)
-    if differences:
-        reporter.on_note(f"changed from here on: {', '.join(differences)}")
+    for difference in changes(before, run.settings):
+        reporter.on_note(f"changed from here on: {difference}")
     if moved := changed_machine(directory, machine):
         reporter.on_note(f"computed otherwise from here on: {', '.join(moved)}")
     record(run, material, machine)
-    reporter.on_note(f"continuing after step {run.progress.step:,}")
     return run
+
+
+def adds_steps(order: Order, stored: Stored) -> int:
+    """Return how many steps `order` adds to those done; 0 if none, or if it did so before.
+
+    The same command, repeated after a stop, goes on to the end that it meant at first.
+    """
+    progress = stored.header["progress"]
+    on_the_way = progress.get("more_steps") == order.more_steps and not progress["finished"]
+    return 0 if on_the_way else order.more_steps or 0
 
 
 def changed_machine(directory: RunDirectory, machine: Machine) -> list[str]:
@@ -161,7 +180,7 @@ def assemble(
         corpus=material.corpus,
         valid=material.valid,
         identity=material.identify(order.settings),
-        progress=Progress(),
+        progress=Progress(more_steps=order.more_steps),
         metrics=Metrics(directory.metrics),
     )
     for line in describe_material(material, order):

@@ -1,6 +1,5 @@
 """A run: its settings, data, network and files, and how far it has come."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from tfm.data.batching import EncodedCorpus
@@ -8,13 +7,20 @@ from tfm.data.lines import atomic_writer
 from tfm.data.subwords import resegmented
 from tfm.data.tokenizer import Tokenizer
 from tfm.model.checkpoint import save_weights
-from tfm.model.settings import Settings
+from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import Stored
 from tfm.model.training.curve import learning_curve
 from tfm.model.training.directory import RunDirectory
 from tfm.model.training.identity import Identity
 from tfm.model.training.metrics import Metrics
-from tfm.model.training.state import Progress, restore_state, save_state
+from tfm.model.training.state import (
+    BatchStream,
+    Progress,
+    cutting,
+    restore_state,
+    save_state,
+    stored_settings,
+)
 from tfm.model.training.step import Learner
 from tfm.model.training.validation import ValidationScores, ValidationSet
 
@@ -33,16 +39,17 @@ class Run:
     progress: Progress
     metrics: Metrics
 
-    def corpus_of_epochs(self) -> Callable[[int], EncodedCorpus]:
-        """Return the function that gives the training corpus as an epoch sees it."""
-        training = self.settings.training
-        return resegmented(
+    def stream(self, training: TrainingSettings | None = None) -> BatchStream:
+        """Return the batches from here on, by settings that are not the run's if they are given."""
+        training = training or self.settings.training
+        corpus_of_epochs = resegmented(
             self.corpus,
             self.tokenizer,
             dropout=training.subword_dropout,
             alpha=training.subword_alpha,
             seed=training.seed,
         )
+        return BatchStream(corpus_of_epochs, training, self.progress)
 
     def start(self) -> None:
         """Begin with the weights that `learner` has: the state of step 0 is saved."""
@@ -52,9 +59,32 @@ class Run:
     def resume(self, stored: Stored) -> None:
         """Put everything back to where `stored`, checkpoints/last.safetensors, was written."""
         self.progress = restore_state(self.directory.last, stored, self.learner)
+        before, now = stored_settings(stored, self.directory.last), self.settings
+        if before and cutting(before.training) != cutting(now.training):
+            self.progress.left = self.stream(before.training).left()
+            self.progress.batch = 0
         self.metrics.resume(
             self.progress.step, settled=self.progress.settled, finished=self._has_final_weights
         )
+
+    def describe_position(self, stream: BatchStream) -> str:
+        """Return where training goes on, and the best so far; people count from 1."""
+        progress = self.progress
+        parts = [
+            f"continues after step {progress.step:,} of {self.settings.training.steps:,}",
+            f"{progress.batch:,} of {len(stream.epoch_order):,} batches of epoch "
+            f"{progress.epoch + 1:,} are done",
+        ]
+        if progress.left is not None:
+            parts[-1] += f", cut from the {len(progress.left):,} pairs that were left of it"
+        if progress.best:
+            bleu, nats = progress.best.bleu, progress.best.nats_per_token
+            by_loss = self.settings.training.metric == "loss" or bleu is None
+            score = f"loss {nats:.3f}" if by_loss else f"BLEU {bleu:.2f}"
+            parts.append(f"best {score} at step {progress.best_step:,}")
+        if count := progress.validations_without_best:
+            parts.append(f"{count:,} validations without a new best since")
+        return "; ".join(parts)
 
     @property
     def complete(self) -> bool:
@@ -85,7 +115,12 @@ class Run:
 
     def save(self) -> None:
         """Save the state that training continues from."""
-        header = {"kind": "training state", "identity": self.identity, **self.about_weights()}
+        header = {
+            "kind": "training state",
+            "identity": self.identity,
+            "settings": asdict(self.settings),
+            **self.about_weights(),
+        }
         save_state(self.directory.last, self.learner, self.progress, header)
 
     def about_weights(self, scores: ValidationScores | None = None) -> dict[str, object]:

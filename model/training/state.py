@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from tfm.data.batching import Batch, EncodedCorpus, epoch_batches, make_batch
+from tfm.data.batching import Batch, EncodedCorpus, Ints, epoch_batches, make_batch
 from tfm.data.errors import CheckpointError
 from tfm.model.checkpoint import architecture_of, fill_weights, weights_of
-from tfm.model.settings import TrainingSettings
+from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import Stored, read_tensors, write_tensors
 from tfm.model.training.step import Learner, StepResult
 from tfm.model.training.validation import ValidationScores
@@ -42,18 +44,27 @@ class Sums:
 
 @dataclass
 class Progress:
-    """How far training has come. `batch` counts those of `epoch` that were learned from."""
+    """How far training has come.
+
+    Args:
+        batch: how many batches of `epoch`, cut from `left`, were learned from.
+        left: the pairs that were left of the epoch when its batches were last cut anew, because
+            a setting of `cutting` had changed; None when they are cut from all pairs.
+    """
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
+    left: Ints | None = field(default=None, compare=False)
     seconds: float = 0.0
     settled: bool = True  # whether what is due after `step` is done: validation, checkpoint
     best: ValidationScores | None = None  # what others are compared with
+    best_step: int = 0
     validations_without_best: int = 0
     snapshots: list[int] = field(default_factory=list)
     since_log: Sums = field(default_factory=Sums)
     finished: bool = False
+    more_steps: int | None = None  # of the order that set the last step, if it was to add steps
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Progress":
@@ -79,25 +90,27 @@ class BatchStream:
         self.settings, self.progress = settings, progress
         self._begin_epoch()
 
-    def begin_phase(self) -> None:
-        """Leave what is left of the epoch: the next batch begins one of the next step's phase."""
-        self.progress.epoch += 1
-        self.progress.batch = 0
-        self._begin_epoch()
-
     def take(self, count: int) -> list[Batch]:
         """Return the next `count` batches and move the position behind them."""
         return [self._next() for _ in range(count)]
 
+    def left(self) -> Ints:
+        """Return the pairs that are still to come in this epoch, in the order of the corpus."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return np.sort(np.concatenate([nothing, *self.epoch_order[self.progress.batch :]]))
+
     def _next(self) -> Batch:
-        # The order may be shorter than before where a setting was changed within the epoch.
-        if self.progress.batch >= len(self.epoch_order):
-            self.progress.epoch += 1
-            self.progress.batch = 0
-            self._begin_epoch()
+        if self.progress.batch == len(self.epoch_order):
+            self.next_epoch()
         indices = self.epoch_order[self.progress.batch]
         self.progress.batch += 1
         return make_batch(self.corpus, indices)
+
+    def next_epoch(self) -> None:
+        """Leave what is left of the epoch; the next one is of the phase of the next step."""
+        self.progress.epoch += 1
+        self.progress.batch, self.progress.left = 0, None
+        self._begin_epoch()
 
     def _begin_epoch(self) -> None:
         self.corpus = self.of_epoch(self.progress.epoch)
@@ -108,10 +121,20 @@ class BatchStream:
             batch_tokens=self.settings.batch_tokens,
             seed=self.settings.seed,
             epoch=self.progress.epoch,
+            among=self.progress.left,
         )
 
 
+def cutting(settings: TrainingSettings) -> tuple[object, ...]:
+    """Return the settings that decide which batches an epoch is cut into, beside its seed.
+
+    After a change of one of them, what is left of the epoch is cut anew: it has every pair once.
+    """
+    return settings.batch_tokens, settings.subword_dropout, settings.subword_alpha
+
+
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's state of one parameter
+LEFT = "position.left"
 
 
 def save_state(path: Path, learner: Learner, progress: Progress, header: Mapping[str, Any]) -> None:
@@ -126,7 +149,10 @@ def save_state(path: Path, learner: Learner, progress: Progress, header: Mapping
         tensors |= {f"optimizer.{name}.{key}": state[key] for key in MOMENTS if state}
     if learner.average:
         tensors |= {f"average.{name}": mean for name, mean in learner.average.weights.items()}
-    counters = {"progress": asdict(progress), "scaler": learner.scaler.state_dict()}
+    position = asdict(progress)
+    if (left := position.pop("left")) is not None:
+        tensors[LEFT] = torch.from_numpy(left)
+    counters = {"progress": position, "scaler": learner.scaler.state_dict()}
     write_tensors(path, tensors, {**header, **counters, "model": architecture_of(learner.model)})
 
 
@@ -140,6 +166,16 @@ def read_state(path: Path) -> Stored:
     if "progress" not in stored.header:
         raise CheckpointError(f"{path}: holds weights only; training cannot continue from it")
     return stored
+
+
+def stored_settings(stored: Stored, path: Path) -> Settings | None:
+    """Return the settings that training had when it saved `path`; None if it did not say.
+
+    Raises:
+        SettingsError: if they are those of a later version.
+    """
+    tables = stored.header.get("settings")
+    return Settings.from_tables(tables, str(path)) if tables else None
 
 
 def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
@@ -160,7 +196,10 @@ def restore_state(path: Path, stored: Stored, learner: Learner) -> Progress:
         learner.average.set(_named(stored.tensors, "average.") or weights)
     if learner.scaler.is_enabled() and stored.header["scaler"]:
         learner.scaler.load_state_dict(stored.header["scaler"])
-    return Progress.from_json(stored.header["progress"])
+    progress = Progress.from_json(stored.header["progress"])
+    if LEFT in stored.tensors:
+        progress.left = stored.tensors[LEFT].numpy()
+    return progress
 
 
 def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
