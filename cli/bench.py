@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfm.cli import console
+from tfm.cli.bench_attention import bench_attention
 from tfm.cli.config import load_settings
 from tfm.cli.options import Attention, Config, Debug, Device, Json, Precision, Set, Source, Target
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from tfm.model.benchmarks.training import TrainingSpeed
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+bench.command(
+    "attention",
+    short_help="Measure time and memory of attention as N grows, by backend and form.",
+    epilog="Example: tfm bench attention --lengths 256,1024,4096 -o runs/bench",
+)(bench_attention)
 
 Corpus = Annotated[
     str, typer.Option("--train", metavar="CORPUS", help="Pairs whose lengths the batches have.")

@@ -68,7 +68,7 @@ app.command(
 app.add_typer(
     bench,
     name="bench",
-    help="Measure how fast training and translation are here.",
+    help="Measure how fast training, translation and attention are here.",
     no_args_is_help=False,
 )
 app.command("demo", short_help="Do it all on the built-in corpus.")(demo)

@@ -54,6 +54,21 @@ def test_flops_are_those_that_torch_counts_where_nothing_is_padded(
     assert training_flops(model, VOCAB, batch) == counter.get_total_flops()
 
 
+def test_an_encoder_layer_counts_the_pairs_that_its_form_multiplies() -> None:
+    batch = make_batch(corpus([60] * 3, [8] * 3), np.arange(3))
+    tokens = int(batch.source_lengths.sum())
+
+    def flops(**settings: Any) -> int:
+        return training_flops(replace(SMALL, **settings), VOCAB, batch)
+
+    spared = flops() - flops(encoder_attention="local", window=10)
+    assert spared == 3 * 4 * SMALL.d_model * tokens * (int(batch.source_lengths[0]) - 11)
+    width = SMALL.d_model // SMALL.heads
+    spared = flops() - flops(encoder_attention="linear")
+    assert spared == 3 * 4 * SMALL.d_model * tokens * (int(batch.source_lengths[0]) - width)
+    assert flops(encoder_attention="local", window=200) == flops()
+
+
 def test_padding_counts_neither_as_tokens_nor_as_arithmetic() -> None:
     one, other = ([6], [8]), ([2], [3])
     both = corpus(one[0] + other[0], one[1] + other[1])

@@ -330,9 +330,10 @@ def test_no_argument_at_all_shows_the_help(run_tfm: RunTfm) -> None:
 
 NETWORK_VERBS = ["train", "translate", "eval", "inspect-attention", "demo", "bench train"]
 TOKENIZER_VERBS = ["tokenizer train", "tokenizer encode", "tokenizer decode"]
+OTHER_VERBS = ["bench attention"]  # it runs attention alone, by all backends
 
 
-@pytest.mark.parametrize("verb", [*NETWORK_VERBS, *TOKENIZER_VERBS])
+@pytest.mark.parametrize("verb", [*NETWORK_VERBS, *TOKENIZER_VERBS, *OTHER_VERBS])
 def test_every_verb_has_help_and_the_debug_flag(run_tfm: RunTfm, verb: str) -> None:
     done = run_tfm(*verb.split(), "--help")
     assert (done.code, done.stderr) == (0, "")
@@ -340,7 +341,7 @@ def test_every_verb_has_help_and_the_debug_flag(run_tfm: RunTfm, verb: str) -> N
     assert b"\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("verb", [*NETWORK_VERBS, *TOKENIZER_VERBS])
+@pytest.mark.parametrize("verb", [*NETWORK_VERBS, *TOKENIZER_VERBS, *OTHER_VERBS])
 def test_every_option_and_argument_is_explained(verb: str) -> None:
     params = params_of(verb)
     assert params

@@ -22,12 +22,13 @@ from tfm.data.corpus import Pair
 from tfm.data.errors import BackendError, CheckpointError
 from tfm.data.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 from tfm.model.attention.choice import resolve
+from tfm.model.chart import round_ticks
 from tfm.model.checkpoint import build_model, load_weights, weights_of
 from tfm.model.search import beam_search
 from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import read_tensors
 from tfm.model.training.cross_entropy import smoothed_cross_entropy
-from tfm.model.training.curve import learning_curve, round_ticks
+from tfm.model.training.curve import learning_curve
 from tfm.model.training.directory import RunDirectory
 from tfm.model.training.identity import CorpusRecord, earlier_sittings
 from tfm.model.training.loop import train

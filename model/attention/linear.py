@@ -8,7 +8,8 @@ architecture, not a backend. All sums are taken in fp32 at least.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from torch import Tensor
 from tfm.model.attention.formula import masked_softmax, visible_keys
 from tfm.model.attention.padding import Padding
 
-CHUNK = 1024  # positions whose phi is held in fp32 at once
+CHUNK = 512  # positions whose phi is held in fp32 at once
 CAUSAL_CHUNK = 64  # within so many the causal form makes a square of scores
 
 
@@ -70,8 +71,8 @@ def attend(
 def whole_parts(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Iterator[Tensor]:
     """Yield the output of all queries, chunk by chunk, where each sees every real key."""
     state = absorb(State.empty(k), k, v, real)
-    for start in range(0, q.shape[-2], CHUNK):
-        features = feature_map(q[..., start : start + CHUNK, :])
+    for part in torch.split(q, CHUNK, dim=-2):
+        features = feature_map(part)
         yield normalised(features @ state.products, features @ state.features)
 
 
@@ -82,13 +83,12 @@ def causal_parts(
 
     With chunks of one this is the recurrent form: the state is all that is known of the past.
     """
-    T, S = q.shape[-2], k.shape[-2]
-    earlier = slice(0, S - T)
-    state = absorb(State.empty(k), *_cut(k, v, real, earlier))
-    for start in range(0, T, chunk):
-        own = slice(start, start + chunk)
-        keys, values, mask = _cut(k, v, real, slice(S - T + start, S - T + start + chunk))
-        features, of_keys = feature_map(q[..., own, :]), hidden_features(keys, mask)
+    past = k.shape[-2] - q.shape[-2]
+    masks = (None, None) if real is None else (real[..., :past, :], real[..., past:, :])
+    state = absorb(State.empty(k), k[..., :past, :], v[..., :past, :], masks[0])
+    own = chunks(k[..., past:, :], v[..., past:, :], masks[1], size=chunk)
+    for part, (keys, values, mask) in zip(torch.split(q, chunk, dim=-2), own, strict=True):
+        features, of_keys = feature_map(part), hidden_features(keys, mask)
         scores = (features @ of_keys.transpose(-2, -1)).tril()
         values = values.to(of_keys.dtype)
         yield normalised(
@@ -100,26 +100,43 @@ def causal_parts(
 
 def absorb(state: State, k: Tensor, v: Tensor, real: Tensor | None) -> State:
     """Return the state after all keys and values, taken in chunk by chunk."""
-    for start in range(0, k.shape[-2], CHUNK):
-        keys, values, mask = _cut(k, v, real, slice(start, start + CHUNK))
+    for keys, values, mask in chunks(k, v, real, size=CHUNK):
         features = hidden_features(keys, mask)
         state = state.add(features, values.to(features.dtype))
     return state
 
 
-def _cut(
-    k: Tensor, v: Tensor, real: Tensor | None, places: slice
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    return k[..., places, :], v[..., places, :], None if real is None else real[..., places, :]
+def chunks(
+    k: Tensor, v: Tensor, real: Tensor | None, *, size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Yield keys, values and which of them are real, `size` at a time."""
+    parts = torch.split(k, size, dim=-2), torch.split(v, size, dim=-2)
+    masks = repeat(None) if real is None else torch.split(real, size, dim=-2)
+    yield from zip(*parts, masks, strict=False)
 
 
 def feature_map(x: Tensor) -> Tensor:
     """Return elu(x) + 1 in the dtype of the sums: x + 1 above zero and e^x below, never negative.
 
-    Written so that small values keep their digits, which `elu(x) + 1` rounds away.
+    Small values keep their digits, which `elu(x) + 1` as it stands rounds away.
     """
-    x = x.to(sum_dtype(x))
-    return x.clamp(max=0).exp() + F.relu(x)
+    features: Tensor = _Features.apply(x.to(sum_dtype(x)))  # type: ignore[no-untyped-call]
+    return features
+
+
+class _Features(torch.autograd.Function):
+    """phi, whose derivative is min(phi, 1): nothing is kept that the product after it does not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        features = x.clamp(max=0).exp_().add_(F.relu(x))
+        ctx.save_for_backward(features)
+        return features
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        features: Tensor = ctx.saved_tensors[0]
+        return gradient * features.clamp(max=1)
 
 
 def hidden_features(k: Tensor, real: Tensor | None) -> Tensor:
