@@ -1,5 +1,6 @@
 """The moving average of the weights: its formula, what it is used for, and exact resuming."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,3 +93,19 @@ def test_an_average_asked_for_later_begins_with_the_weights_of_then(
     for name, weight in weights_of(run.learner.model).items():
         expected = decay * before[name] + (1 - decay) * weight
         torch.testing.assert_close(run.learner.average.weights[name], expected)
+
+
+def test_at_the_end_it_competes_with_the_mean_of_the_last_checkpoints(
+    train_small: TrainSmall, tmp_path: Path
+) -> None:
+    """The mean is that of the weights themselves, as without a moving average."""
+    run = train_small(tmp_path / "average", ema_decay=0.9, metric="loss")
+    plain = train_small(tmp_path / "plain", metric="loss")
+    finals = [json.loads(r.directory.metrics.read_text().splitlines()[-1]) for r in (run, plain)]
+    candidates, without = (final["candidates"] for final in finals)
+    assert candidates.keys() == {"best", "average"}
+    assert candidates["average"] == without["average"]
+    assert candidates["best"] != without["best"]
+    better = min(candidates, key=lambda name: candidates[name]["nats_per_token"])
+    assert finals[0]["chosen"] == better
+    assert read_tensors(run.directory.weights).header["scores"] == candidates[better]
