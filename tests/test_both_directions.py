@@ -130,3 +130,17 @@ def test_a_run_goes_on_with_the_same_phases_only(
     order = small_order(tmp_path, steps=20, both_directions_steps=4)
     with pytest.raises(CheckpointError, match="both_directions_steps"), prepare(order, Silence()):
         pass
+
+
+def test_with_every_other_option_resuming_is_exact(
+    assert_resume_is_exact: Callable[..., None],
+) -> None:
+    """As Bi-SimCut is trained, and then some."""
+    assert_resume_is_exact(
+        kind="bpe",
+        both_directions_steps=FIRST,
+        consistency="simcut",
+        cutoff=0.2,
+        subword_dropout=0.1,
+        ema_decay=0.9,
+    )
