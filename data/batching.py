@@ -4,7 +4,7 @@ A corpus is a few flat arrays, so that millions of pairs take little more than t
 of batches is a pure function of corpus, budget, seed and epoch: resuming needs no saved sampler.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -68,11 +68,17 @@ class Side:
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """The pairs that training sees, as ids; `dropped` counts the others by reason."""
+    """The pairs that training sees, as ids.
+
+    Args:
+        dropped: how many others there were, by reason.
+        gaps: where those stood in the corpus, in its order, counted from 0.
+    """
 
     source: Side
     target: Side
     dropped: dict[str, int] = field(default_factory=dict)
+    gaps: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.source.offsets) - 1
@@ -86,6 +92,11 @@ class EncodedCorpus:
     def target_lengths(self) -> Ints:
         """The number of target pieces of each pair."""
         return self.target.lengths
+
+    @property
+    def lines(self) -> Ints:
+        """Where each pair stood in the corpus, counted from 1."""
+        return np.delete(np.arange(len(self) + len(self.gaps)), np.asarray(self.gaps, int)) + 1
 
     def both_directions(self) -> "EncodedCorpus":
         """Return the pairs, and behind them each pair the other way round."""
@@ -113,6 +124,18 @@ class Batch:
     target_lengths: Ints
     indices: Ints
 
+    def rows(self, which: slice) -> "Batch":
+        """Return some of the pairs as a batch that has no more padding than they need."""
+        sources, targets = self.source_lengths[which], self.target_lengths[which]
+        return Batch(
+            source=self.source[which, : sources.max()],
+            source_lengths=sources,
+            target_in=self.target_in[which, : targets.max()],
+            target_out=self.target_out[which, : targets.max()],
+            target_lengths=targets,
+            indices=self.indices[which],
+        )
+
 
 def encode_corpus(
     pairs: Iterable[Pair], tokenizer: Tokenizer, settings: DataSettings
@@ -124,20 +147,24 @@ def encode_corpus(
     """
     source, target = _GrowingSide(), _GrowingSide()
     dropped = {"empty": 0, "too long": 0}
-    pairs = iter(pairs)
+    gaps: list[int] = []
+    pairs, begin = iter(pairs), 0
     while chunk := list(islice(pairs, CHUNK)):
-        filled = [pair for pair in chunk if pair.source.strip() and pair.target.strip()]
+        filled = [i for i, pair in enumerate(chunk) if pair.source.strip() and pair.target.strip()]
+        sources = tokenizer.encode_source_batch([chunk[i].source for i in filled])
+        targets = tokenizer.encode_target_batch([chunk[i].target for i in filled])
+        kept = {
+            i: ids
+            for i, *ids in zip(filled, sources, targets, strict=True)
+            if max(map(len, ids)) <= settings.max_length
+        }
+        source.extend([ids for ids, _ in kept.values()])
+        target.extend([ids for _, ids in kept.values()])
         dropped["empty"] += len(chunk) - len(filled)
-        encoded = zip(
-            tokenizer.encode_source_batch([pair.source for pair in filled]),
-            tokenizer.encode_target_batch([pair.target for pair in filled]),
-            strict=True,
-        )
-        kept = [ids for ids in encoded if max(map(len, ids)) <= settings.max_length]
         dropped["too long"] += len(filled) - len(kept)
-        source.extend([ids for ids, _ in kept])
-        target.extend([ids for _, ids in kept])
-    corpus = EncodedCorpus(source.finish(), target.finish(), dropped)
+        gaps += [begin + i for i in range(len(chunk)) if i not in kept]
+        begin += len(chunk)
+    corpus = EncodedCorpus(source.finish(), target.finish(), dropped, gaps)
     if not len(corpus):
         raise DataError(
             f"no pair is left to train on: {dropped['empty']} have a blank side, "

@@ -2,6 +2,7 @@
 
 config.toml  tokenizer.model  model.safetensors      what `translate` needs
 metrics.jsonl  learning_curve.svg  provenance.json   what happened
+diverged-step-7.jsonl                                what could not be learned from, if anything
 checkpoints/last.safetensors                         all state: training continues from it
 checkpoints/best.safetensors  step-00001000.safetensors ...   weights alone
 checkpoints/lock                                     held while a command trains there
@@ -72,6 +73,10 @@ class RunDirectory:
     def best(self) -> Path:
         """The weights of the best validation."""
         return self.checkpoints / "best.safetensors"
+
+    def diverged(self, step: int) -> Path:
+        """Return the place of the pairs that `step` could not learn from."""
+        return self.path / f"diverged-step-{step}.jsonl"
 
     def snapshot(self, step: int) -> Path:
         """Return the place of the weights after `step`, kept to be averaged."""

@@ -9,13 +9,14 @@ import time
 from dataclasses import asdict
 
 from tfm.model.checkpoint import save_weights
+from tfm.model.training.postmortem import dissect
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import begins_phase, learning_rate
 from tfm.model.training.selection import Outcome, finish
 from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Sums
-from tfm.model.training.step import StepResult, train_step
+from tfm.model.training.step import Diverged, StepResult, train_step
 from tfm.model.training.validation import ValidationSet, validate
 
 LOG_EVERY = 10  # steps
@@ -77,9 +78,17 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
         progress.snapshots = []  # a mean with weights of before would be of no use
         progress.validations_without_best = 0
     rate = learning_rate(step, settings)
-    result = train_step(
-        run.learner, stream.take(settings.accumulate), settings, step=step, learning_rate=rate
-    )
+    batches = stream.take(settings.accumulate)
+    whole = run.learner.too_large is None
+    try:
+        result = train_step(run.learner, batches, settings, step=step, learning_rate=rate)
+    except Diverged as error:
+        raise dissect(run, batches, error) from None
+    if whole and run.learner.too_large:
+        reporter.on_note(
+            f"step {step:,}: out of GPU memory; from here on batches as large are split, which "
+            f"takes longer than a smaller training.batch_tokens with a larger training.accumulate"
+        )
     progress.step, progress.settled = step, False
     seconds = time.perf_counter() - begin
     progress.seconds += seconds

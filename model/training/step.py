@@ -15,6 +15,7 @@ from tfm.model.checkpoint import weights_of
 from tfm.model.settings import TrainingSettings
 from tfm.model.training.consistency import TwoViews
 from tfm.model.training.cross_entropy import Losses
+from tfm.model.training.micro_batches import accumulate, count_target_tokens
 from tfm.model.training.moving_average import MovingAverage
 from tfm.model.training.objective import DeviceBatch, Objective
 from tfm.model.training.randomness import seed_step
@@ -27,6 +28,10 @@ SMALLEST_SCALE = 1.0  # an fp16 loss scale below it means that gradients overflo
 
 class Diverged(UserError):
     """The loss or the gradient is no finite number; the weights are those before that step."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what, self.remedy = what, remedy
 
 
 class StepResult(NamedTuple):
@@ -54,6 +59,7 @@ class Learner:
     device: torch.device
     dtype: torch.dtype
     average: MovingAverage | None = None  # of the weights, if there is to be one
+    too_large: int | None = None  # positions of the smallest batch that memory was too small for
 
     @classmethod
     def create(
@@ -127,11 +133,11 @@ def train_step(
 
     Raises:
         Diverged: before the weights change, if the loss or the gradient is not finite.
+        TooLarge: if the GPU's memory is too small for a single pair.
     """
-    seed_step(settings.seed, step)
     if begins_phase(step, settings):
         learner.restart()
-    sums = accumulate(learner, batches)
+    sums = accumulate(learner, batches, lambda: seed_step(settings.seed, step))
     learner.scaler.unscale_(learner.optimizer)
     norm = clip_gradient(learner.model, settings.clip)
     loss, nats, gradient_norm = torch.stack([*sums, norm]).tolist()  # the one wait for the device
@@ -143,24 +149,6 @@ def train_step(
     if learner.average:
         learner.average.update(phase_of(step, settings).step)
     return result
-
-
-def accumulate(learner: Learner, batches: Sequence[Batch]) -> Losses:
-    """Leave the gradient of the mean over all target tokens; return the sums, without gradient."""
-    target_tokens = count_target_tokens(batches)
-    loss = torch.zeros((), device=learner.device)
-    nats = torch.zeros((), device=learner.device)
-    for batch in batches:
-        part = learner.losses(batch)
-        learner.scaler.scale(part.loss / target_tokens).backward()  # type: ignore[no-untyped-call]
-        loss += part.loss.detach()
-        nats += part.nats
-    return Losses(loss, nats)
-
-
-def count_target_tokens(batches: Sequence[Batch]) -> int:
-    """Return how many ids the model is to predict, end of sentence included."""
-    return sum(int(batch.target_lengths.sum()) for batch in batches)
 
 
 def clip_gradient(model: nn.Module, limit: float) -> Tensor:
@@ -176,14 +164,15 @@ def _require_finite(learner: Learner, result: StepResult, *, step: int) -> None:
     loss, norm = result.loss, result.gradient_norm
     remedy = "lower training.learning_rate or raise training.warmup_steps, and run again"
     if not math.isfinite(loss):
-        raise Diverged(f"step {step}: the loss is {loss}; {remedy}")
+        raise Diverged(f"step {step}: the loss is {loss}", remedy)
     if math.isfinite(norm):
         return
     if not learner.scaler.is_enabled():
-        raise Diverged(f"step {step}: the norm of the gradient is {norm}; {remedy}")
+        raise Diverged(f"step {step}: the norm of the gradient is {norm}", remedy)
     # fp16 overflows now and then: the scaler leaves the step out and lowers its scale.
     if learner.scaler.get_scale() < SMALLEST_SCALE:
-        raise Diverged(f"step {step}: the gradient overflows fp16; use --precision bf16 or fp32")
+        remedy = "use --precision bf16 or fp32"
+        raise Diverged(f"step {step}: the gradient overflows fp16", remedy)
 
 
 def _update(learner: Learner, learning_rate: float) -> None:

@@ -11,7 +11,8 @@ from tfm.data.tokenizer import EOS, Tokenizer
 from tfm.model.evaluation import METRICS
 from tfm.model.search import batches_by_length, beam_search
 from tfm.model.settings import DecodingSettings, Settings
-from tfm.model.training.step import Learner, count_target_tokens
+from tfm.model.training.micro_batches import count_target_tokens
+from tfm.model.training.step import Learner
 
 
 @dataclass(frozen=True)
