@@ -1,5 +1,6 @@
 """Both directions first, then one: what is learned from when, and that both phases start anew."""
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import learning_rate
+from tfm.model.training.signals import Interrupted
 from tfm.model.training.state import Progress
 
 TrainSmall = Callable[..., Run]
@@ -130,6 +132,30 @@ def test_a_run_goes_on_with_the_same_phases_only(
     order = small_order(tmp_path, steps=20, both_directions_steps=4)
     with pytest.raises(CheckpointError, match="both_directions_steps"), prepare(order, Silence()):
         pass
+
+
+def test_other_batches_may_be_asked_for_where_the_phases_meet(
+    train_small: TrainSmall, tmp_path: Path
+) -> None:
+    """What is left of an epoch counts pairs of both directions until the second phase begins."""
+
+    def stop_at(step: int) -> Callable[[Run], None]:
+        def stop(run: Run) -> None:
+            if run.progress.step == step:
+                signal.raise_signal(signal.SIGTERM)
+
+        return stop
+
+    for step, batch_tokens in ((FIRST - 1, 200), (FIRST, 150)):
+        options: dict[str, Any] = {
+            "both_directions_steps": FIRST,
+            "batch_tokens": batch_tokens,
+            "accumulate": 1,
+        }
+        with pytest.raises(Interrupted):
+            train_small(tmp_path, after=stop_at(step), **options)
+    run = train_small(tmp_path, **options)
+    assert (run.progress.step, run.progress.left) == (12, None)
 
 
 def test_with_every_other_option_resuming_is_exact(

@@ -88,7 +88,7 @@ class BatchStream:
     ) -> None:
         self.of_epoch = corpus if callable(corpus) else lambda _: corpus
         self.settings, self.progress = settings, progress
-        self._begin_epoch()
+        self._begin_epoch(step=max(progress.step, 1))
 
     def take(self, count: int) -> list[Batch]:
         """Return the next `count` batches and move the position behind them."""
@@ -110,11 +110,12 @@ class BatchStream:
         """Leave what is left of the epoch; the next one is of the phase of the next step."""
         self.progress.epoch += 1
         self.progress.batch, self.progress.left = 0, None
-        self._begin_epoch()
+        self._begin_epoch(step=self.progress.step + 1)
 
-    def _begin_epoch(self) -> None:
+    def _begin_epoch(self, *, step: int) -> None:
+        """Cut the epoch that `step` learns from into batches."""
         self.corpus = self.of_epoch(self.progress.epoch)
-        if self.progress.step < self.settings.both_directions_steps:
+        if step <= self.settings.both_directions_steps:
             self.corpus = self.corpus.both_directions()
         self.epoch_order = epoch_batches(
             self.corpus,
