@@ -70,10 +70,12 @@ def bench_train(
     """
     settings = load_settings(config, set_, source=source, target=target)
     from tfm.model.benchmarks.training import measure_training
+    from tfm.model.memory import keep_freed_memory
     from tfm.model.training.material import Order, gather
     from tfm.model.training.recipe import Machine, build_learner
     from tfm.model.training.reporting import Silence
 
+    keep_freed_memory()
     order = Order(
         settings=settings,
         train=train,

@@ -90,10 +90,12 @@ def train(
 
 def carry_out(order: "Order") -> None:
     """Prepare a run, train, and say what came of it; leave as the signal wants that stops it."""
+    from tfm.model.memory import keep_freed_memory
     from tfm.model.training.loop import train
     from tfm.model.training.recipe import prepare
     from tfm.model.training.signals import Interrupted
 
+    keep_freed_memory()
     with TrainingProgress() as progress, prepare(order, progress) as run:
         if run.complete:
             console.note(describe_end(run))

@@ -18,7 +18,7 @@ from tfm.model.attention.choice import resolve
 from tfm.model.checkpoint import build_model
 from tfm.model.settings import Settings
 from tfm.model.training import objective
-from tfm.model.training.consistency import TwoViews, divergence, kept_in_second_view
+from tfm.model.training.consistency import TwoViews, compare_views, kept_in_second_view
 from tfm.model.training.cross_entropy import Compare, Losses
 from tfm.model.training.objective import DeviceBatch, Objective
 from tfm.model.training.step import Learner, train_step
@@ -64,18 +64,15 @@ def learner_with(tokenizer: Tokenizer, *, dropout: float = 0.1, **training: Any)
 
 @contextmanager
 def watched_logits() -> Iterator[list[Tensor]]:
-    """Collect the logits that are compared, 2N V, with their gradient after a backward pass.
-
-    Meanwhile the losses come from plain autograd; `test_cross_entropy.py` shows that they are
-    the same.
-    """
+    """Collect the logits that are compared, 2N V, with their gradient as `grad`."""
     seen: list[Tensor] = []
 
     def watch(hidden: Tensor, matrix: Tensor, targets: Tensor, compare: Compare) -> Losses:
-        logits = F.linear(hidden, matrix).flatten(0, 1)
-        logits.retain_grad()
-        seen.append(logits)
-        return compare(logits.view(*hidden.shape[:2], -1), targets)
+        logits = F.linear(hidden, matrix).detach()
+        seen.append(logits.flatten(0, 1).clone())
+        losses, gradient = compare(logits, targets)
+        seen[-1].grad = gradient.flatten(0, 1)
+        return losses
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(objective, "projected_losses", watch)
@@ -101,11 +98,31 @@ def paper_loss(kind: str, p: Tensor, q: Tensor, targets: Tensor, alpha: float) -
     return ce[0] + alpha * kl(p, q)  # Gao et al. 2022, equations 7 and 8
 
 
-def test_divergence_is_kl_in_fp64() -> None:
-    p, q = torch.randn(2, 9, 30).mul(3)
-    found = divergence(p.log_softmax(-1), q.log_softmax(-1))
-    torch.testing.assert_close(found.double(), kl(p.double(), q.double()), rtol=1e-5, atol=0)
-    assert divergence(p.log_softmax(-1), p.log_softmax(-1)) == 0
+WEIGHTS = {
+    "forward": TwoViews(0.0, 0.0, 1.0, 0.0, cutoff=0.0),
+    "backward": TwoViews(0.0, 0.0, 0.0, 1.0, cutoff=0.0),
+    "all": TwoViews(0.3, 0.7, 1.5, 2.5, cutoff=0.0),
+}
+
+
+@pytest.mark.parametrize("which", WEIGHTS)
+def test_divergences_and_their_gradients_are_those_of_autograd(which: str) -> None:
+    views, targets = WEIGHTS[which], torch.randint(0, 30, (9,))
+    logits = torch.randn(2, 9, 30, dtype=torch.float64).mul(3).requires_grad_()
+    p, q = logits
+    expected = views.forward * kl(p, q) + views.backward * kl(q, p)
+    for view, weight in ((p, views.first), (q, views.second)):
+        smoothed = F.cross_entropy(view, targets, reduction="sum", label_smoothing=0.1)
+        expected = expected + weight * smoothed
+    losses, gradient = compare_views(logits.detach(), targets, views, 0.1)
+    torch.testing.assert_close(losses.loss, expected)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, logits)[0])
+
+
+def test_equal_views_do_not_diverge() -> None:
+    logits = torch.randn(1, 9, 30).expand(2, 9, 30)
+    found = compare_views(logits, torch.zeros(9, dtype=torch.int64), WEIGHTS["forward"], 0.1)
+    assert found.losses.loss == 0 and found.gradient.abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["r-drop", "simcut"])
@@ -117,7 +134,6 @@ def test_loss_and_its_gradient_are_those_of_the_paper(
     batch = padded_batch(corpus)
     with watched_logits() as seen:
         losses = learner.losses(batch)
-    losses.loss.backward()  # type: ignore[no-untyped-call]
     [logits] = seen
     targets = torch.from_numpy(batch.target_out[batch.target_out != PAD])
     assert len(logits) == 2 * len(targets)

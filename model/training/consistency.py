@@ -17,14 +17,20 @@ Gradients flow into both copies of both. CE has label smoothing, KL has not.
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tfm.data.pieces import BOS, EOS
 from tfm.model.settings import TrainingSettings
+from tfm.model.training.cross_entropy import (
+    Differentiated,
+    Distributions,
+    Losses,
+    cross_entropy,
+    subtract_wanted,
+)
 
 
 @dataclass(frozen=True)
@@ -65,13 +71,62 @@ class TwoViews:
                 return cls.simcut(settings.consistency_weight, cutoff=settings.cutoff)
 
 
-def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Return the sum over N of KL(P || Q) in nats.
+def compare_views(
+    logits: Tensor, targets: Tensor, views: TwoViews, smoothing: float
+) -> Differentiated:
+    """Return the loss of two views and its gradient; the nats are weighted as the cross-entropy.
+
+    Plain autograd takes 2.5 times as long, a fifth of a step of d 128 in bf16.
 
     Args:
-        log_p, log_q: log probabilities, N V.
+        logits: 2 N V, of P and of Q.
+        targets: N.
     """
-    return F.kl_div(log_q, log_p, reduction="sum", log_target=True)
+    (p, q), normalisers = Distributions.of(logits)
+    first, second = (
+        cross_entropy(view, normaliser, targets, smoothing)
+        for view, normaliser in zip(logits, normalisers, strict=True)
+    )
+    apart = logits[0] - logits[1]  # N V
+    apart -= (normalisers[0] - normalisers[1])[:, None]  # log P - log Q
+    for_p = _gradient(p, q, apart, certain=views.first, away=views.forward, to=views.backward)
+    apart.neg_()
+    for_q = _gradient(q, p, apart, certain=views.second, away=views.backward, to=views.forward)
+    gradient = torch.stack([for_p.gradient, for_q.gradient])
+    for view, weight in zip(gradient, (views.first, views.second), strict=True):
+        subtract_wanted(view, targets, smoothing, weight=weight)
+    loss = views.first * first.loss + views.second * second.loss
+    loss = loss + views.forward * for_p.divergence + views.backward * for_q.divergence
+    return Differentiated(
+        Losses(loss, views.first * first.nats + views.second * second.nats), gradient
+    )
+
+
+class _Apart(NamedTuple):
+    gradient: Tensor  # N V
+    divergence: Tensor  # KL(own || other), summed over N; 0 where it weighs nothing
+
+
+def _gradient(
+    own: Tensor, other: Tensor, apart: Tensor, *, certain: float, away: float, to: float
+) -> _Apart:
+    """Return the gradient of the logits of `own`, but for what cross-entropy wants of them.
+
+    The parts of certain CE(own) + away KL(own || other) + to KL(other || own) are
+
+        certain own,   away own (apart - KL(own || other)),   to (own - other).
+
+    Args:
+        own, other: probabilities, N V.
+        apart: log own - log other.
+    """
+    if not away:
+        return _Apart((certain + to) * own - to * other, own.new_zeros(()))
+    weighted = own * apart
+    divergence = weighted.sum(-1, keepdim=True)  # N 1
+    gradient = own * (certain + to - away * divergence)
+    gradient.add_(weighted, alpha=away).sub_(other, alpha=to)
+    return _Apart(gradient, divergence.sum())
 
 
 def kept_in_second_view(ids: Tensor, cutoff: float) -> Tensor:

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfm.data.batching import Batch
 from tfm.model.attention.padding import Padding
-from tfm.model.training.consistency import TwoViews, divergence, kept_in_second_view
+from tfm.model.training.consistency import TwoViews, compare_views, kept_in_second_view
 from tfm.model.training.cross_entropy import (
     Compare,
+    Differentiated,
     Losses,
-    cross_entropy,
     projected_losses,
     smoothed_cross_entropy,
 )
@@ -94,7 +93,7 @@ class Objective(nn.Module):
             return self._two_views(batch, self.views)
         hidden = self._hidden(batch)[None]
 
-        def compare(logits: Tensor, targets: Tensor) -> Losses:
+        def compare(logits: Tensor, targets: Tensor) -> Differentiated:
             return smoothed_cross_entropy(logits[0], targets, self.label_smoothing)
 
         return self._losses(hidden, batch.targets, compare)
@@ -108,15 +107,8 @@ class Objective(nn.Module):
         both = self._hidden(batch.twice(), kept)
         hidden = both.view(2, -1, both.shape[-1])
 
-        def compare(logits: Tensor, targets: Tensor) -> Losses:
-            log_p, log_q = F.log_softmax(logits.float(), dim=-1)
-            first = cross_entropy(log_p, targets, self.label_smoothing)
-            second = cross_entropy(log_q, targets, self.label_smoothing)
-            loss = views.forward * divergence(log_p, log_q)
-            if views.backward:
-                loss = loss + views.backward * divergence(log_q, log_p)
-            loss = loss + views.first * first.loss + views.second * second.loss
-            return Losses(loss, views.first * first.nats + views.second * second.nats)
+        def compare(logits: Tensor, targets: Tensor) -> Differentiated:
+            return compare_views(logits, targets, views, self.label_smoothing)
 
         return self._losses(hidden, batch.targets, compare)
 

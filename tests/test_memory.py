@@ -1,0 +1,47 @@
+"""Freed memory stays with the process that asks for it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    "CS_GNU_LIBC_VERSION" not in getattr(os, "confstr_names", {}), reason="needs glibc"
+)
+
+FAULTS = """
+import resource, sys, torch
+from tfm.model.memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3):
+    torch.ones(2**24)
+before = faults()
+for _ in range(10):
+    torch.ones(2**24)  # 64 MiB, more than glibc keeps by itself: 16,384 pages
+print(faults() - before)
+"""
+
+
+def faults(how: str, **environment: str) -> int:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS, how],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def test_a_large_block_is_faulted_in_once_and_not_again() -> None:
+    assert faults("keep") < 1000
+    assert faults("return") > 10_000
+
+
+def test_whoever_sets_the_variables_of_glibc_is_not_overruled() -> None:
+    assert faults("keep", MALLOC_MMAP_THRESHOLD_="1000000") > 10_000
