@@ -4,6 +4,7 @@ PREFIX                       two files PREFIX.en and PREFIX.de, or .gz, .xz, .zs
 FILE.tsv|csv|jsonl|parquet   columns named by the languages
 hf:NAME[:CONFIG[:SPLIT]]     a data set of the Hugging Face hub, or a local folder
 builtin[:N]                  the corpus that tfm generates
+builtin-documents[:N[:S]]    documents of S sentences from it, whose last ones need the first ones
 """
 
 import hashlib
@@ -11,10 +12,13 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tfm.data.errors import DataError
 from tfm.data.lines import COMPRESSED, read_lines
+
+if TYPE_CHECKING:
+    from tfm.data.builtin import BuiltinPair
 
 Split = Literal["train", "valid", "test"]
 
@@ -38,8 +42,8 @@ def read_pairs(corpus: str, *, source: str, target: str, split: Split) -> Iterat
     Raises:
         DataError: for a corpus that is missing, cannot be read, or has unequal sides.
     """
-    if builtin := re.fullmatch(r"builtin(?::(.*))?", corpus):
-        return _read_builtin(builtin[1], source, target, split)
+    if builtin := re.fullmatch(r"(builtin(?:-documents)?)(?::(.*))?", corpus):
+        return _read_builtin(builtin[1], builtin[2], source, target, split)
     if corpus.startswith("hf:"):
         from tfm.data.tables import read_hub
 
@@ -73,19 +77,40 @@ def _pairs(rows: Iterable[tuple[str, str]]) -> Iterator[Pair]:
     return (Pair(*row) for row in rows)
 
 
-def _read_builtin(count: str | None, source: str, target: str, split: Split) -> Iterator[Pair]:
-    from tfm.data.builtin import builtin_pairs
-
+def _read_builtin(
+    name: str, numbers: str | None, source: str, target: str, split: Split
+) -> Iterator[Pair]:
     if (source, target) not in (("en", "de"), ("de", "en")):
         raise DataError(
-            f"builtin: has the languages en and de, but {source} and {target} are asked for"
+            f"{name}: has the languages en and de, but {source} and {target} are asked for"
         )
-    # Python refuses to convert thousands of digits.
-    digits = count is not None and count.isascii() and count.isdigit() and len(count) < 20
-    if count is not None and not (digits and int(count)):
-        raise DataError(f"builtin:{count}: the number of pairs must be a whole number above 0")
-    for pair in builtin_pairs(split, int(count) if count else None):
+    parts = [] if numbers is None else numbers.split(":")
+    wanted = [_count(f"{name}:{numbers}", part) for part in parts]
+    if len(wanted) > (1 if name == "builtin" else 2):
+        raise DataError(f"{name}:{numbers}: too many numbers; builtin:N, builtin-documents:N:S")
+    for pair in _draw(name, split, wanted):
         yield Pair(pair.source, pair.target) if source == "en" else Pair(pair.target, pair.source)
+
+
+def _draw(name: str, split: Split, wanted: list[int]) -> Iterable["BuiltinPair"]:
+    if name == "builtin":
+        from tfm.data.builtin import builtin_pairs
+
+        return builtin_pairs(split, *wanted)
+    from tfm.data.builtin.documents import builtin_documents
+
+    count, sentences = wanted[:1], wanted[1:]
+    options = {"sentences": sentences[0]} if sentences else {}
+    return [document.pair for document in builtin_documents(split, *count, **options)]
+
+
+def _count(corpus: str, written: str) -> int:
+    """Read a number of pairs or sentences."""
+    # Python refuses to convert thousands of digits.
+    digits = written.isascii() and written.isdigit() and len(written) < 20
+    if not (digits and int(written)):
+        raise DataError(f"{corpus}: the number of pairs must be a whole number above 0")
+    return int(written)
 
 
 def _read_two_files(prefix: str, source: str, target: str) -> Iterator[Pair]:
