@@ -91,27 +91,31 @@ def train(
 def carry_out(order: "Order") -> None:
     """Prepare a run, train, and say what came of it; leave as the signal wants that stops it."""
     from tfm.model.memory import keep_freed_memory
+    from tfm.model.training.distributed import joined
     from tfm.model.training.loop import train
     from tfm.model.training.recipe import prepare
     from tfm.model.training.signals import Interrupted
 
     keep_freed_memory()
-    with TrainingProgress() as progress, prepare(order, progress) as run:
-        if run.complete:
-            console.note(describe_end(run))
-            return
-        try:
-            outcome = train(run, progress)
-        except Interrupted as stop:
-            if stop.number not in (signal.SIGINT, signal.SIGTERM):
-                progress.hang_up()
-            console.note(
-                f"{stop} after step {run.progress.step}; the state is saved: repeat the command "
-                f"to go on"
-            )
-            if stop.number == signal.SIGINT:
-                raise KeyboardInterrupt from None
-            raise SystemExit(128 + stop.number) from None
+    with joined() as ranks:
+        if not ranks.first:
+            console.log.quiet = True  # the first one speaks for all
+        with TrainingProgress() as progress, prepare(order, progress, ranks) as run:
+            if run.complete:
+                console.note(describe_end(run))
+                return
+            try:
+                outcome = train(run, progress)
+            except Interrupted as stop:
+                if stop.number not in (signal.SIGINT, signal.SIGTERM):
+                    progress.hang_up()
+                console.note(
+                    f"{stop} after step {run.progress.step}; the state is saved: repeat the "
+                    f"command to go on"
+                )
+                if stop.number == signal.SIGINT:
+                    raise KeyboardInterrupt from None
+                raise SystemExit(128 + stop.number) from None
     for line in describe_outcome(run, outcome):
         console.note(line)
 

@@ -52,7 +52,7 @@ def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
         settle(run, reporter, signals)
     if run.valid is not None and run.progress.best is None:
         measure(run, run.valid, reporter, signals)  # fewer steps were asked for than are done
-    return finish(run, signals.check)
+    return run.learner.ranks.from_first(lambda: finish(run, signals.check))
 
 
 def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
@@ -65,7 +65,7 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
     progress.settled = True
     if run.due(settings.checkpoint_every):
         run.checkpoint()
-    signals.check()
+    signals.check(run.learner.ranks.largest)
 
 
 def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
@@ -78,7 +78,7 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
         progress.snapshots = []  # a mean with weights of before would be of no use
         progress.validations_without_best = 0
     rate = learning_rate(step, settings)
-    batches = stream.take(settings.accumulate)
+    batches = stream.take(settings.accumulate, ranks=run.learner.ranks)
     whole = run.learner.too_large is None
     try:
         result = train_step(run.learner, batches, settings, step=step, learning_rate=rate)
@@ -133,16 +133,19 @@ def measure(run: Run, valid: ValidationSet, reporter: Reporter, signals: StopSig
     begin = time.perf_counter()
     progress = run.progress
     with run.learner.averaged():
-        scores = validate(run.learner, valid, run.tokenizer, run.settings, check=signals.check)
+        scores = run.learner.ranks.from_first(
+            lambda: validate(run.learner, valid, run.tokenizer, run.settings, check=signals.check)
+        )
         progress.seconds += time.perf_counter() - begin
         best = scores.better_than(progress.best, run.settings.training.metric)
         if best:
             progress.best, progress.best_step = scores, progress.step
             progress.validations_without_best = 0
-            for path in (run.directory.best, run.directory.weights):
+            for path in (run.directory.best, run.directory.weights) if run.writes else ():
                 save_weights(path, run.learner.model, run.about_weights(scores))
         else:
             progress.validations_without_best += 1
     run.metrics.add("valid", progress.step, **asdict(scores), seconds=round(progress.seconds, 3))
-    run.draw()
+    if run.writes:
+        run.draw()
     reporter.on_validation(progress.step, scores, best=best)

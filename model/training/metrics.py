@@ -19,9 +19,13 @@ Record = dict[str, Any]
 
 
 class Metrics:
-    """The records of a run, in memory for the learning curve and on disk."""
+    """The records of a run, in memory for the learning curve and on disk.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: where the file is; None if another process writes it.
+    """
+
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self.records: list[Record] = []
 
@@ -37,6 +41,8 @@ class Metrics:
             settled: whether a validation due after `step` is part of the checkpoint.
             finished: whether the choice of the final weights is.
         """
+        if self.path is None:
+            return
         done = {"valid": settled, "final": finished}
         lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
         records = [record for line in lines if (record := _parse(line)) is not None]
@@ -51,6 +57,8 @@ class Metrics:
         """Append a record."""
         record = {"kind": kind, "step": step, **values}
         self.records.append(record)
+        if self.path is None:
+            return
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
@@ -63,6 +71,8 @@ class Metrics:
         ]
 
     def _rewrite(self) -> None:
+        if self.path is None:
+            return
         with atomic_writer(self.path) as file:
             file.writelines(json.dumps(record) + "\n" for record in self.records)
 

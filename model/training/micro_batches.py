@@ -22,19 +22,21 @@ class TooLarge(UserError):
     """The GPU's memory is too small for a single pair."""
 
 
-def accumulate(learner: "Learner", batches: Sequence[Batch], begin: Callable[[], None]) -> Losses:
-    """Leave the gradient of the mean over all target tokens; return the sums, without gradient.
+def accumulate(
+    learner: "Learner", batches: Sequence[Batch], target_tokens: int, begin: Callable[[], None]
+) -> Losses:
+    """Leave the gradient of the loss by `target_tokens`; return the sums, without gradient.
 
     When memory runs out within a batch, a part of its gradient may be there already: all batches
     are begun anew, this one and those as large in parts from then on (`learner.too_large`).
 
     Args:
+        target_tokens: those of the whole step, of which other processes may have a part.
         begin: seeds the random numbers; called whenever the first batch is about to be run.
 
     Raises:
         TooLarge: if a single pair does not fit.
     """
-    target_tokens = count_target_tokens(batches)
     while True:
         parts = [part for batch in batches for part in split(batch, learner.too_large)]
         begin()

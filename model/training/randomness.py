@@ -8,13 +8,12 @@ import torch
 WORD = 2**64
 
 
-def seed_step(seed: int, step: int) -> None:
+def seed_step(seed: int, step: int, *, rank: int = 0) -> None:
     """Seed the generators of all devices for `step`, counted from 1.
 
-    Processes that share a step need different dropout masks: their rank would be mixed in as a
-    third number, behind the step.
+    Processes that share a step need different dropout masks, each by its rank, counted from 0.
     """
-    torch.manual_seed(mix(seed, step))
+    torch.manual_seed(mix(seed, step, rank) if rank else mix(seed, step))
 
 
 def mix(*numbers: int) -> int:

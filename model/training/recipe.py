@@ -4,7 +4,7 @@ Everything that can fail cheaply does so before the first file is written.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.settings import Settings
 from tfm.model.tensor_file import Stored
 from tfm.model.training.directory import RunDirectory, holds_run
+from tfm.model.training.distributed import ALONE, Ranks
 from tfm.model.training.identity import (
     changes,
     earlier_sittings,
@@ -41,9 +42,10 @@ class Machine:
     device: torch.device
     dtype: torch.dtype
     plan: AttentionPlan
+    ranks: Ranks = ALONE
 
     @classmethod
-    def choose(cls, order: Order) -> "Machine":
+    def choose(cls, order: Order, ranks: Ranks = ALONE) -> "Machine":
         """Resolve the names of `order`.
 
         Raises:
@@ -62,7 +64,7 @@ class Machine:
             encoder_forms=model.encoder_forms,
             window=model.window,
         )
-        return cls(device, dtype, plan)
+        return cls(device, dtype, plan, ranks)
 
     def describe(self) -> dict[str, Any]:
         """Return the choices for provenance.json; a GPU by its model."""
@@ -72,22 +74,38 @@ class Machine:
         return {
             "device": name,
             "precision": precision,
+            "processes": self.ranks.size,
             "threads": torch.get_num_threads(),  # sums are rounded otherwise with another number
             "attention": self.plan.describe(),
         }
 
 
 @contextmanager
-def prepare(order: Order, reporter: Reporter) -> Iterator[Run]:
+def prepare(order: Order, reporter: Reporter, ranks: Ranks = ALONE) -> Iterator[Run]:
     """Read the data and build the network; go on with the run in the directory if there is one.
 
-    Until the context ends no other command can train there.
+    Until the context ends no other command can train there. Of several ranks the first one does
+    this, and the others read what it has written.
 
     Raises:
         UserError: one line that says what is wrong with settings, corpora, machine or directory.
     """
-    machine = Machine.choose(order)
+    machine = Machine.choose(order, ranks)
     directory = RunDirectory(order.directory)
+    with (
+        prepare_first(order, directory, machine, reporter) if ranks.first else nullcontext() as run
+    ):
+        ranks.wait()  # now the others find the run in the directory
+        run = run or go_on(order, directory, machine, reporter)
+        ranks.wait()  # and have read it before it changes
+        yield run
+
+
+@contextmanager
+def prepare_first(
+    order: Order, directory: RunDirectory, machine: Machine, reporter: Reporter
+) -> Iterator[Run]:
+    """Do what `prepare` says, in a directory that this process alone writes to."""
     if holds_run(directory):
         with directory.locked():
             yield go_on(order, directory, machine, reporter)
@@ -132,7 +150,8 @@ def go_on(order: Order, directory: RunDirectory, machine: Machine, reporter: Rep
         reporter.on_note(f"changed from here on: {difference}")
     if moved := changed_machine(directory, machine):
         reporter.on_note(f"computed otherwise from here on: {', '.join(moved)}")
-    record(run, material, machine)
+    if run.writes:
+        record(run, material, machine)
     return run
 
 
@@ -155,7 +174,7 @@ def changed_machine(directory: RunDirectory, machine: Machine) -> list[str]:
     if not sittings:
         return []
     now, before = machine.describe(), sittings[-1]
-    differs = [key for key in now if before.get(key) != now[key]]
+    differs = [key for key in now if before.get(key, now[key]) != now[key]]
     return [
         "other attention kernels"
         if key == "attention"
@@ -181,7 +200,7 @@ def assemble(
         valid=material.valid,
         identity=material.identify(order.settings),
         progress=Progress(more_steps=order.more_steps),
-        metrics=Metrics(directory.metrics),
+        metrics=Metrics(directory.metrics if machine.ranks.first else None),
     )
     for line in describe_material(material, order):
         reporter.on_note(line)
@@ -195,7 +214,13 @@ def build_learner(settings: Settings, material: Material, machine: Machine) -> L
     torch.manual_seed(settings.training.seed)
     model = build_model(settings, material.tokenizer).to(machine.device)
     model.use_attention(machine.plan)
-    return Learner.create(model, settings.training, device=machine.device, dtype=machine.dtype)
+    return Learner.create(
+        model,
+        settings.training,
+        device=machine.device,
+        dtype=machine.dtype,
+        ranks=machine.ranks,
+    )
 
 
 def begin(run: Run, material: Material, machine: Machine) -> None:
@@ -224,6 +249,8 @@ def describe_learner(run: Run, machine: Machine) -> Iterator[str]:
     chosen = machine.describe()
     parameters = run.learner.model.num_parameters
     yield f"model: {parameters:,} parameters, on {chosen['device']} in {chosen['precision']}"
+    if machine.ranks.size > 1:
+        yield f"{machine.ranks.size} processes: a step takes so many batches, one of each"
     yield from chosen["attention"]
     if run.valid is None:
         mean = "moving average" if run.learner.average else "mean of the last checkpoints"

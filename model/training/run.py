@@ -113,8 +113,15 @@ class Run:
         step = self.progress.step
         return step % every == 0 or step == self.settings.training.steps
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the files; of several, the first rank does."""
+        return self.learner.ranks.first
+
     def save(self) -> None:
         """Save the state that training continues from."""
+        if not self.writes:
+            return
         header = {
             "kind": "training state",
             "identity": self.identity,
@@ -135,9 +142,12 @@ class Run:
         """Save the state, and the weights as one of the snapshots to be averaged."""
         model, progress = self.learner.model, self.progress
         if self.settings.training.average_last:
-            save_weights(self.directory.snapshot(progress.step), model, self.about_weights())
             progress.snapshots = [*progress.snapshots, progress.step]
         self.trim_snapshots()
+        if not self.writes:
+            return
+        if self.settings.training.average_last:
+            save_weights(self.directory.snapshot(progress.step), model, self.about_weights())
         if self.valid is None:
             with self.learner.averaged():
                 save_weights(self.directory.weights, model, self.about_weights())

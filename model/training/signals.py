@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -43,10 +44,14 @@ class StopSignals:
             # None is a handler that was not set from Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def check(self) -> None:
-        """Raise `Interrupted` if a signal has come. Call it where stopping loses nothing."""
-        if self.received is not None:
-            raise Interrupted(self.received)
+    def check(self, agree: Callable[[int], int] = int) -> None:
+        """Raise `Interrupted` if a signal has come. Call it where stopping loses nothing.
+
+        Args:
+            agree: makes one number of those that several processes have received; 0 is none.
+        """
+        if number := agree(self.received or 0):
+            raise Interrupted(number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received is not None:

@@ -19,6 +19,7 @@ from tfm.data.errors import CheckpointError
 from tfm.model.checkpoint import architecture_of, fill_weights, weights_of
 from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import Stored, read_tensors, write_tensors
+from tfm.model.training.distributed import ALONE, Ranks
 from tfm.model.training.step import Learner, StepResult
 from tfm.model.training.validation import ValidationScores
 
@@ -90,21 +91,30 @@ class BatchStream:
         self.settings, self.progress = settings, progress
         self._begin_epoch(step=max(progress.step, 1))
 
-    def take(self, count: int) -> list[Batch]:
-        """Return the next `count` batches and move the position behind them."""
-        return [self._next() for _ in range(count)]
+    def take(self, count: int, *, ranks: Ranks = ALONE) -> list[Batch]:
+        """Return the next `count` batches of this rank, and move the position behind all ranks'.
+
+        The ranks take turns, so that each gets as many, and all together what one would get that
+        took so many times as many.
+        """
+        batches = []
+        for i in range(count * ranks.size):
+            indices = self._next()
+            if i % ranks.size == ranks.rank:
+                batches.append(make_batch(self.corpus, indices))
+        return batches
 
     def left(self) -> Ints:
         """Return the pairs that are still to come in this epoch, in the order of the corpus."""
         nothing = np.zeros(0, dtype=np.int64)
         return np.sort(np.concatenate([nothing, *self.epoch_order[self.progress.batch :]]))
 
-    def _next(self) -> Batch:
+    def _next(self) -> Ints:
         if self.progress.batch == len(self.epoch_order):
             self.next_epoch()
         indices = self.epoch_order[self.progress.batch]
         self.progress.batch += 1
-        return make_batch(self.corpus, indices)
+        return indices
 
     def next_epoch(self) -> None:
         """Leave what is left of the epoch; the next one is of the phase of the next step."""

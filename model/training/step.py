@@ -15,6 +15,7 @@ from tfm.model.checkpoint import weights_of
 from tfm.model.settings import TrainingSettings
 from tfm.model.training.consistency import TwoViews
 from tfm.model.training.cross_entropy import Losses
+from tfm.model.training.distributed import ALONE, Ranks
 from tfm.model.training.micro_batches import accumulate, count_target_tokens
 from tfm.model.training.moving_average import MovingAverage
 from tfm.model.training.objective import DeviceBatch, Objective
@@ -48,8 +49,9 @@ class StepResult(NamedTuple):
 class Learner:
     """A network with its optimizer, and where and how precisely it computes.
 
-    Steps and validation call `objective`, which may be wrapped (DDP, a compiler); `model` is the
-    network itself, for its weights and for search.
+    Steps and validation call `objective`, which may be wrapped (by a compiler); `model` is the
+    network itself, for its weights and for search. `ranks` are the processes that take each step
+    together.
     """
 
     model: Transformer
@@ -60,6 +62,7 @@ class Learner:
     dtype: torch.dtype
     average: MovingAverage | None = None  # of the weights, if there is to be one
     too_large: int | None = None  # positions of the smallest batch that memory was too small for
+    ranks: Ranks = ALONE
 
     @classmethod
     def create(
@@ -69,6 +72,7 @@ class Learner:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        ranks: Ranks = ALONE,
     ) -> "Learner":
         """Prepare `model`, which is on `device`, for training in `dtype`."""
         scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
@@ -77,7 +81,7 @@ class Learner:
         )
         optimizer = build_optimizer(model, settings)
         average = MovingAverage(model, settings.ema_decay) if settings.ema_decay else None
-        return cls(model, objective, optimizer, scaler, device, dtype, average)
+        return cls(model, objective, optimizer, scaler, device, dtype, average, ranks)
 
     def losses(self, batch: Batch) -> Losses:
         """Run the objective on one batch."""
@@ -129,26 +133,38 @@ def train_step(
 ) -> StepResult:
     """Take one optimizer step on the mean loss per target token of all `batches` together.
 
-    It depends on its arguments only: the random numbers are those of (seed, step).
+    They are those of this rank; the mean, and what is returned, is over the batches of all ranks.
+    It depends on its arguments only: the random numbers are those of (seed, step, rank).
 
     Raises:
         Diverged: before the weights change, if the loss or the gradient is not finite.
         TooLarge: if the GPU's memory is too small for a single pair.
     """
+    ranks = learner.ranks
     if begins_phase(step, settings):
         learner.restart()
-    sums = accumulate(learner, batches, lambda: seed_step(settings.seed, step))
+    target_tokens, source_tokens = count_all_tokens(ranks, batches)
+    sums = accumulate(
+        learner, batches, target_tokens, lambda: seed_step(settings.seed, step, rank=ranks.rank)
+    )
+    ranks.add_up(p.grad for p in learner.model.parameters() if p.grad is not None)
     learner.scaler.unscale_(learner.optimizer)
     norm = clip_gradient(learner.model, settings.clip)
-    loss, nats, gradient_norm = torch.stack([*sums, norm]).tolist()  # the one wait for the device
-    target_tokens = count_target_tokens(batches)
-    source_tokens = sum(int(batch.source_lengths.sum()) for batch in batches)
+    *own, gradient_norm = torch.stack([*sums, norm]).tolist()  # the one wait for the device
+    loss, nats = ranks.totals(*own)
     result = StepResult(loss, nats, gradient_norm, target_tokens, source_tokens + target_tokens)
     _require_finite(learner, result, step=step)
     _update(learner, learning_rate)
     if learner.average:
         learner.average.update(phase_of(step, settings).step)
     return result
+
+
+def count_all_tokens(ranks: Ranks, batches: Sequence[Batch]) -> tuple[int, int]:
+    """Return the target and source tokens of all ranks, of which this one has `batches`."""
+    source_tokens = sum(int(batch.source_lengths.sum()) for batch in batches)
+    target, source = ranks.totals(count_target_tokens(batches), source_tokens)
+    return round(target), round(source)
 
 
 def clip_gradient(model: nn.Module, limit: float) -> Tensor:
