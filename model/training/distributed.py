@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from tfm.data.errors import BackendError, UserError
 from tfm.model.ranks import Place
@@ -138,9 +139,10 @@ def joined() -> Iterator[Ranks]:
                 f"on it: --nproc-per-node {gpus}"
             )
         torch.cuda.set_device(place.local)
-    store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
     # After a restart torchrun's store still holds the addresses of the processes before.
-    store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
