@@ -81,7 +81,7 @@ class Learner:
         )
         optimizer = build_optimizer(model, settings)
         average = MovingAverage(model, settings.ema_decay) if settings.ema_decay else None
-        return cls(model, objective, optimizer, scaler, device, dtype, average, ranks)
+        return cls(model, objective, optimizer, scaler, device, dtype, average, ranks=ranks)
 
     def losses(self, batch: Batch) -> Losses:
         """Run the objective on one batch."""
