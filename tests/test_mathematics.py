@@ -9,14 +9,17 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tfm.model.attention import formula, sdpa
+from tfm.model.attention import formula, linear, local, sdpa
 from tfm.model.attention.choice import BACKENDS, AttentionPlan
 from tfm.model.attention.multihead import CrossAttention, SelfAttention
 from tfm.model.attention.padding import Padding
 from tfm.model.layers import EncoderLayer, FeedForward, Residual
 from tfm.model.positions import sinusoids
-from tfm.model.settings import ModelSettings
+from tfm.model.settings import ModelSettings, TrainingSettings
+from tfm.model.training.cross_entropy import smoothed_cross_entropy
+from tfm.model.training.schedule import learning_rate
 from tfm.model.transformer import Transformer
 
 SETTINGS = ModelSettings(
@@ -87,8 +90,8 @@ def test_row_04_the_input_is_embedding_plus_position_with_dropout():
 
 def test_row_05_queries_keys_and_values_are_three_products_of_the_input():
     own, cross = SelfAttention(D, H), CrossAttention(D, H)
-    for linear in (own.projection, cross.query, cross.key_value):
-        nn.init.normal_(linear.bias)
+    for layer in (own.projection, cross.query, cross.key_value):
+        nn.init.normal_(layer.bias)
     x, memory = torch.randn(2, 5, D), torch.randn(2, 7, D)
     q, kv = own.queries_keys_values(x)
     check_products(x, [q, *kv], own.projection)
@@ -96,10 +99,10 @@ def test_row_05_queries_keys_and_values_are_three_products_of_the_input():
     check_products(memory, cross.keys_values(memory), cross.key_value)
 
 
-def check_products(x, products, linear):
-    """Fail unless products, B H T K each, are x W^T + b with the matrices in `linear`, in order."""
+def check_products(x, products, layer):
+    """Fail unless products, B H T K each, are x W^T + b with the matrices in `layer`, in order."""
     n = len(products)
-    for found, W, b in zip(products, linear.weight.chunk(n), linear.bias.chunk(n), strict=True):
+    for found, W, b in zip(products, layer.weight.chunk(n), layer.bias.chunk(n), strict=True):
         expected = x @ W.T + b
         for head in range(H):
             torch.testing.assert_close(
@@ -346,6 +349,31 @@ def test_row_15_permuting_source_pads_changes_nothing(backend):
     assert torch.equal(*out)
 
 
+class Largest(TorchDispatchMode):
+    """Remembers how many numbers the largest tensor holds that any operation returns."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple) else (out,):
+            if isinstance(x, torch.Tensor):
+                self.numel = max(self.numel, x.numel())
+        return out
+
+
+@pytest.mark.parametrize("backend, growth", [("math", 4), ("sdpa", 2), ("flash", 2)])
+def test_row_16_memory_grows_with_the_square_of_n_for_math_and_with_n_for_fused(backend, growth):
+    largest = []
+    for N in (1024, 2048):
+        q, k, v = (torch.randn(1, 1, N, K, requires_grad=True) for _ in range(3))
+        with Largest() as seen:
+            out = BACKENDS[backend](q, k, v, causal=False, queries=None, keys=None, dropout=0.0)
+            out.sum().backward()
+        largest.append(seen.numel)
+    assert largest[1] == growth * largest[0]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_row_17_flash_is_exact_whatever_the_tiles(causal):
     """Lengths around the kernel's tile sizes; the whole matrix of cases is in test_attention."""
@@ -355,3 +383,62 @@ def test_row_17_flash_is_exact_whatever_the_tiles(causal):
         for backend in (sdpa.attend, BACKENDS["flash"]):
             found = backend(q, k, v, causal=causal, queries=None, keys=None, dropout=0.0)
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_row_18_local_attention_is_full_attention_under_a_band():
+    N, w = 150, 14
+    q, k, v = torch.randn(3, 2, H, N, K).double()
+    M = torch.full((N, N), -math.inf).double()
+    for i in range(N):
+        M[i, max(0, i - w // 2) : i + w // 2 + 1] = 0
+    expected = (q @ k.mT / K**0.5 + M).softmax(-1) @ v
+    found = local.attend(q, k, v, causal=False, queries=None, keys=None, dropout=0.0, window=w)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def phi(x):
+    return nn.functional.elu(x) + 1
+
+
+def test_row_19_linear_attention_is_the_softmax_of_the_logarithm_of_its_features():
+    q, k, v = torch.randn(3, 2, H, 40, K).double()
+    expected = (phi(q) @ phi(k).mT).log().softmax(-1) @ v
+    found = linear.attend(q, k, v, causal=False, queries=None, keys=None, dropout=0.0)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_row_19_causal_linear_attention_is_a_recurrent_network():
+    q, k, v = torch.randn(3, 2, H, 100, K).double()
+    state, total, outputs = torch.zeros(2, H, K, K).double(), torch.zeros(2, H, K).double(), []
+    for t in range(100):
+        state = state + phi(k[:, :, t, :, None]) * v[:, :, t, None]
+        total = total + phi(k[:, :, t])
+        query = phi(q[:, :, t, None])  # 2 H 1 K
+        outputs.append(query @ state / (query @ total[..., None]))
+    found = linear.attend(q, k, v, causal=True, queries=None, keys=None, dropout=0.0)
+    torch.testing.assert_close(found, torch.cat(outputs, dim=-2), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_row_20_the_loss_is_the_smoothed_cross_entropy_of_torch(smoothing):
+    logits, targets = torch.randn(7, 20, requires_grad=True), torch.randint(20, (7,))
+    wanted = torch.full((7, 20), smoothing / 20)
+    wanted[range(7), targets] += 1 - smoothing
+    by_hand = -(wanted * logits.log_softmax(-1)).sum()
+    of_torch = nn.functional.cross_entropy(
+        logits, targets, reduction="sum", label_smoothing=smoothing
+    )
+    losses, gradient = smoothed_cross_entropy(logits.detach().clone(), targets, smoothing)
+    for expected in (by_hand, of_torch):
+        torch.testing.assert_close(losses.loss, expected.detach())
+        (of_autograd,) = torch.autograd.grad(expected, logits, retain_graph=True)
+        torch.testing.assert_close(gradient, of_autograd)
+
+
+def test_row_20_the_schedule_is_the_papers():
+    d, warmup = 512, 4000
+    peak = (d * warmup) ** -0.5
+    settings = TrainingSettings(learning_rate=peak, warmup_steps=warmup, schedule="inverse_sqrt")
+    for step in (1, 100, 4000, 4001, 100_000):
+        expected = d**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert learning_rate(step, settings) == pytest.approx(expected)
