@@ -168,7 +168,7 @@ def text_output(path: Path | None) -> Iterator[IO[str]]:
     if path is None or str(path) == "-":
         yield sys.stdout
     elif path.is_fifo() or path.is_char_device():  # asked of a link too: /dev/stdout is one
-        with _errors_of(path, path), path.open("w", encoding="utf-8", newline="") as file:
+        with writing(path), path.open("w", encoding="utf-8", newline="") as file:
             yield file
     else:
         with atomic_writer(path) as file:
@@ -192,7 +192,7 @@ def atomic_writer(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     unique = f"{os.getpid()}-{secrets.token_hex(4)}"
     temporary = path.with_name(TEMPORARY.replace("*", unique))
     try:
-        with _errors_of(temporary, path):
+        with writing(path, opened=temporary):
             with _create(temporary, binary) as file:
                 yield file
                 file.flush()
@@ -204,16 +204,22 @@ def atomic_writer(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
 
 
 @contextmanager
-def _errors_of(opened: Path, path: Path) -> Iterator[None]:
-    """Report errors in writing `opened` as those of `path`, the name that the user gave."""
+def writing(path: Path, *, opened: Path | None = None) -> Iterator[None]:
+    """Report errors in writing `opened`, which is `path` if not given, as those of `path`.
+
+    Raises:
+        DataError: names `path`, the reason and what to do.
+    """
     try:
         yield
     except OSError as error:
         # Only what concerns this file: an error of another file named itself, a pipe's has EPIPE,
         # and that of a closed standard stream, which the block reads, EBADF.
-        ours = error.filename in (None, str(opened))
+        ours = error.filename in (None, str(opened or path))
         if ours and error.errno not in (errno.EPIPE, errno.EBADF):
-            raise DataError(f"{path}: cannot be written: {reason(error)}") from None
+            raise DataError(
+                f"{path}: cannot be written: {reason(error)}; free space or choose another -o"
+            ) from None
         raise
 
 

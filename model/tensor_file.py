@@ -7,21 +7,30 @@ tells a damaged file from a sound one, wherever the damage is.
 
 import json
 import os
+import struct
 import zlib
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from tfm.data.errors import CheckpointError, DataError
-from tfm.data.lines import atomic_writer, reason
+from tfm.data.lines import atomic_writer, writing
 
 FORMAT = 1  # raised when older files can no longer be read
+# What safetensors calls the types that weights and optimizers have, and positions in a corpus.
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.uint8: "U8",
+}
 
 
 class Stored(NamedTuple):
@@ -37,17 +46,46 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     Raises:
         CheckpointError: if it cannot be written; an older file of that name is intact then.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"format": FORMAT, "tfm": tfm_version(), **header}
     header["checksum"] = _checksum(tensors, header)
-    content = save(tensors, metadata={"tfm": json.dumps(header)})
     try:
         with atomic_writer(path, binary=True) as file:
-            file.write(content)
-        _sync(path.parent)  # the new name must survive a power cut too
-    except (DataError, OSError) as error:
-        why = str(error) if isinstance(error, DataError) else f"{path}: {reason(error)}"
-        raise CheckpointError(f"{why}; free space or choose another -o") from error
+            _write_safetensors(file, tensors, {"tfm": json.dumps(header)})
+        with writing(path, opened=path.parent):
+            _sync(path.parent)  # the new name must survive a power cut too
+    except DataError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _write_safetensors(
+    file: IO[bytes], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Write one tensor after the other: the library would build the file in memory first.
+
+    A file is the length of a JSON object in 8 bytes, that object, padded, and all bytes.
+    """
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # aligned
+    places: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name in names:
+        tensor, begin = tensors[name], end
+        end += tensor.nbytes
+        places[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(places, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(struct.pack("<Q", len(text)) + text)
+    for name in names:
+        file.write(_bytes_of(tensors[name]))
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """Return the bytes of a tensor, without a copy if it is contiguous on the CPU."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 def read_tensors(path: Path) -> Stored:
@@ -93,7 +131,7 @@ def _checksum(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> int:
     for name in sorted(tensors):
         tensor = tensors[name]
         value = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), value)
-        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
+        value = zlib.crc32(_bytes_of(tensor), value)
     return value
 
 

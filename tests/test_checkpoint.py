@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 import struct
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save, save_file
 
 from tfm.data.corpus import Pair
 from tfm.data.errors import CheckpointError
@@ -77,6 +79,30 @@ def test_tensors_and_header_come_back_as_they_were(tmp_path: Path) -> None:
         assert torch.equal(stored.tensors[name], tensor)
         assert stored.tensors[name].dtype == tensor.dtype
     assert {key: stored.header[key] for key in header} == header
+
+
+def test_a_file_is_what_the_library_of_the_format_writes(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, tensors() | {"none": torch.zeros(0, 3)}, {"text": "ü"})
+    with safe_open(path, framework="pt") as file:
+        found, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+    whole = path.read_bytes()
+    assert len(whole) == len(save(found, metadata))
+    start = 8 + struct.unpack("<Q", whole[:8])[0]
+    header, theirs = (json.loads(data[8:start]) for data in (whole, save(found, metadata)))
+    assert header == theirs and whole[start:] == save(found, metadata)[start:]
+
+
+def test_writing_a_file_takes_little_memory(tmp_path: Path) -> None:
+    """What torch holds is not counted, what Python makes of it is."""
+    large = {str(i): torch.rand(500_000) for i in range(8)}
+    tracemalloc.start()
+    try:
+        write_tensors(tmp_path / "x.safetensors", large, {})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < large["0"].nbytes, "less than one of the tensors"
 
 
 def test_a_loaded_model_equals_the_saved_one(directory: Path, model: Transformer) -> None:

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tfm.data.lines import atomic_writer
+from tfm.data.lines import atomic_writer, writing
 
 Record = dict[str, Any]
 
@@ -54,12 +54,16 @@ class Metrics:
         self._rewrite()
 
     def add(self, kind: str, step: int, **values: Any) -> None:
-        """Append a record."""
+        """Append a record.
+
+        Raises:
+            DataError: if it cannot be written.
+        """
         record = {"kind": kind, "step": step, **values}
         self.records.append(record)
         if self.path is None:
             return
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def series(self, kind: str, key: str) -> list[tuple[int, float]]:
