@@ -137,7 +137,7 @@ def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:
     averaged = "averaged " if run.learner.average else ""
     names = {
         "best": f"the {averaged}weights of step {outcome.best_step or 0:,}",
-        "average": f"the mean of the last {len(run.progress.snapshots)} checkpoints",
+        "average": f"the mean of the last {outcome.averaged} checkpoints",
         "moving average": "the moving average of the weights",
         "last": "the last weights",
     }

@@ -111,6 +111,15 @@ def fill_weights(
     Raises:
         CheckpointError: if one is missing, unknown or of another shape; `path` is named.
     """
+    require_fitting(model, tensors, header, path=path)
+    for name, weight in weights_of(model).items():
+        weight.copy_(tensors[name])
+
+
+def require_fitting(
+    model: Transformer, tensors: Mapping[str, Tensor], header: Mapping[str, Any], *, path: Path
+) -> None:
+    """Refuse tensors that are not the weights of `model`, as `fill_weights` does."""
     _require_architecture(header, architecture_of(model), path=path)
     weights = weights_of(model)
     for name in weights.keys() ^ tensors.keys():
@@ -122,8 +131,6 @@ def fill_weights(
                 f"{path}: `{name}` has shape {list(tensors[name].shape)}, but the model needs "
                 f"{list(weight.shape)}; copy or train the model again"
             )
-    for name, weight in weights.items():
-        weight.copy_(tensors[name])
 
 
 def _architecture(

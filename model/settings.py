@@ -119,6 +119,8 @@ class TrainingSettings:
     metric: Literal["bleu", "loss"] = "bleu"  # what "best" and patience mean
     checkpoint_every: int = 500
     average_last: int = 5  # checkpoints whose mean competes with the best one at the end
+    keep_last: int = 0  # checkpoints whose weights stay on disk, if more than are averaged
+    keep_best: int = 1  # validations whose weights stay on disk
     # So many first steps learn both directions, each pair also the other way round; then a second
     # phase, with a learning rate and moments of its own, goes on from their weights in the one
     # direction (Ding et al. 2021, arXiv 2109.07780; Gao et al. 2022). 0 leaves the first phase out.
@@ -134,13 +136,21 @@ class TrainingSettings:
     patience: int = 0  # validations without a new best before stopping; 0 never stops early
 
     def __post_init__(self) -> None:
-        for key in ("steps", "batch_tokens", "accumulate", "validate_every", "checkpoint_every"):
+        for key in (
+            "steps",
+            "batch_tokens",
+            "accumulate",
+            "validate_every",
+            "checkpoint_every",
+            "keep_best",
+        ):
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
         for key in (
             "both_directions_steps",
             "warmup_steps",
             "patience",
             "average_last",
+            "keep_last",
             "validate_sentences",
             "seed",
         ):

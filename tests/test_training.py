@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from tfm.data.batching import EncodedCorpus, encode_corpus, epoch_batches, make_batch
 from tfm.data.corpus import Pair
-from tfm.data.errors import BackendError, CheckpointError
+from tfm.data.errors import BackendError
 from tfm.data.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 from tfm.model.attention.choice import resolve
 from tfm.model.chart import round_ticks
@@ -38,7 +38,6 @@ from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence, StepReport
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import learning_rate
-from tfm.model.training.selection import average_weights
 from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Progress
 from tfm.model.training.step import Diverged, Learner, clip_gradient, train_step
@@ -600,21 +599,6 @@ def test_a_finished_run_writes_a_deleted_model_again(
     assert new_run(tmp_path).complete
 
 
-def test_a_lost_snapshot_leaves_a_way_to_finish(
-    new_run: Callable[..., Run], tmp_path: Path
-) -> None:
-    run = new_run(tmp_path)
-    with pytest.raises(RuntimeError):
-        train(run, StopAfter(11, crash=True))
-    stopped = new_run(tmp_path)
-    for step in stopped.progress.snapshots:
-        stopped.directory.snapshot(step).write_bytes(b"damaged")
-    with pytest.raises(CheckpointError, match="finish without the mean: --set training.average"):
-        train(stopped, Silence())
-    outcome = train(new_run(tmp_path, in_steps(average_last=0)), Silence())
-    assert outcome.chosen == "best"
-
-
 def test_a_damaged_record_of_the_past_does_not_stop_a_run(
     new_run: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -724,9 +708,6 @@ def test_average_is_the_mean_of_the_snapshots(new_run: Callable[..., Run], tmp_p
     for name, tensor in final.items():
         mean = torch.stack([part[name] for part in parts]).double().mean(0).float()
         torch.testing.assert_close(tensor, mean, atol=1e-7, rtol=0)
-    average_weights(run.learner.model, kept[:1])
-    for name, weight in weights_of(run.learner.model).items():
-        assert torch.equal(weight, parts[0][name])
 
 
 def test_the_better_of_best_and_average_becomes_the_model(

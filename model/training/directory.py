@@ -4,13 +4,14 @@ config.toml  tokenizer.model  model.safetensors      what `translate` needs
 metrics.jsonl  learning_curve.svg  provenance.json   what happened
 diverged-step-7.jsonl                                what could not be learned from, if anything
 checkpoints/last.safetensors                         all state: training continues from it
-checkpoints/best.safetensors  step-00001000.safetensors ...   weights alone
+checkpoints/best.safetensors  best-00001000.safetensors ...   weights alone, by validation
+checkpoints/step-00001000.safetensors ...            weights alone, the most recent ones
 checkpoints/lock                                     held while a command trains there
 """
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,15 +80,20 @@ class RunDirectory:
         return self.path / f"diverged-step-{step}.jsonl"
 
     def snapshot(self, step: int) -> Path:
-        """Return the place of the weights after `step`, kept to be averaged."""
+        """Return the place of the weights at the checkpoint after `step`."""
         return self.checkpoints / f"step-{step:08d}.safetensors"
 
-    def drop_snapshots(self, *, keep: list[int]) -> None:
-        """Delete the snapshots of all steps but those in `keep`."""
-        kept = {self.snapshot(step) for step in keep}
-        for path in self.checkpoints.glob("step-*.safetensors"):
-            if path not in kept:
-                path.unlink(missing_ok=True)
+    def ranked(self, step: int) -> Path:
+        """Return the place of the weights that were among the best when validated after `step`."""
+        return self.checkpoints / f"best-{step:08d}.safetensors"
+
+    def drop_weights(self, *, snapshots: Iterable[int], ranked: Iterable[int]) -> None:
+        """Delete the weights of all steps but these; those of the best are kept in any case."""
+        kept = {*map(self.snapshot, snapshots), *map(self.ranked, ranked)}
+        for pattern in ("step-*.safetensors", "best-*.safetensors"):
+            for path in self.checkpoints.glob(pattern):
+                if path not in kept:
+                    path.unlink(missing_ok=True)
 
     @property
     def lock(self) -> Path:

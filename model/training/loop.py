@@ -52,7 +52,7 @@ def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
         settle(run, reporter, signals)
     if run.valid is not None and run.progress.best is None:
         measure(run, run.valid, reporter, signals)  # fewer steps were asked for than are done
-    return run.learner.ranks.from_first(lambda: finish(run, signals.check))
+    return run.learner.ranks.from_first(lambda: finish(run, signals.check, reporter.on_note))
 
 
 def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
@@ -145,6 +145,7 @@ def measure(run: Run, valid: ValidationSet, reporter: Reporter, signals: StopSig
                 save_weights(path, run.learner.model, run.about_weights(scores))
         else:
             progress.validations_without_best += 1
+        run.rank(scores)
     run.metrics.add("valid", progress.step, **asdict(scores), seconds=round(progress.seconds, 3))
     if run.writes:
         run.draw()

@@ -16,6 +16,7 @@ from tfm.model.training.metrics import Metrics
 from tfm.model.training.state import (
     BatchStream,
     Progress,
+    Ranked,
     cutting,
     restore_state,
     save_state,
@@ -141,24 +142,49 @@ class Run:
     def checkpoint(self) -> None:
         """Save the state, and the weights as one of the snapshots to be averaged."""
         model, progress = self.learner.model, self.progress
-        if self.settings.training.average_last:
+        if self.snapshots_kept:
             progress.snapshots = [*progress.snapshots, progress.step]
         self.trim_snapshots()
         if not self.writes:
             return
-        if self.settings.training.average_last:
+        if self.snapshots_kept:
             save_weights(self.directory.snapshot(progress.step), model, self.about_weights())
         if self.valid is None:
             with self.learner.averaged():
                 save_weights(self.directory.weights, model, self.about_weights())
             self.draw()
         self.save()
-        self.directory.drop_snapshots(keep=progress.snapshots)
+        self.drop_weights()
+
+    @property
+    def snapshots_kept(self) -> int:
+        """How many of the last checkpoints stay."""
+        return max(self.settings.training.average_last, self.settings.training.keep_last)
 
     def trim_snapshots(self) -> None:
-        """Count the last `average_last` snapshots only, which an earlier sitting may have set."""
-        count = self.settings.training.average_last
+        """Count the last ones only: an earlier sitting may have kept more."""
+        count = self.snapshots_kept
         self.progress.snapshots = self.progress.snapshots[-count:] if count else []
+
+    def rank(self, scores: ValidationScores) -> None:
+        """Keep the weights if they are among the `keep_best` best, where that is more than one."""
+        training, progress = self.settings.training, self.progress
+        if training.keep_best == 1:
+            progress.ranking = []
+            return
+        ranking = progress.ranking
+        better = (i for i, r in enumerate(ranking) if scores.better_than(r.scores, training.metric))
+        place = next(better, len(ranking))
+        new = Ranked(progress.step, scores)
+        progress.ranking = [*ranking[:place], new, *ranking[place:]][: training.keep_best]
+        if new in progress.ranking and self.writes:
+            path = self.directory.ranked(progress.step)
+            save_weights(path, self.learner.model, self.about_weights(scores))
+
+    def drop_weights(self) -> None:
+        """Delete weights that the state, which is saved, does not count any more."""
+        ranked = [ranked.step for ranked in self.progress.ranking]
+        self.directory.drop_weights(snapshots=self.progress.snapshots, ranked=ranked)
 
     def draw(self) -> None:
         """Refresh the learning curve."""

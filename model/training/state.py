@@ -44,6 +44,19 @@ class Sums:
 
 
 @dataclass
+class Ranked:
+    """A validation whose weights are kept, and what they are worth."""
+
+    step: int
+    scores: ValidationScores
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Ranked":
+        """Read what `dataclasses.asdict` gave."""
+        return cls(values["step"], ValidationScores(**values["scores"]))
+
+
+@dataclass
 class Progress:
     """How far training has come.
 
@@ -61,6 +74,7 @@ class Progress:
     settled: bool = True  # whether what is due after `step` is done: validation, checkpoint
     best: ValidationScores | None = None  # what others are compared with
     best_step: int = 0
+    ranking: list[Ranked] = field(default_factory=list)  # the best, if several are kept, in order
     validations_without_best: int = 0
     snapshots: list[int] = field(default_factory=list)
     since_log: Sums = field(default_factory=Sums)
@@ -71,7 +85,9 @@ class Progress:
     def from_json(cls, values: Mapping[str, Any]) -> "Progress":
         """Read what `dataclasses.asdict` gave."""
         best = ValidationScores(**values["best"]) if values["best"] else None
-        return cls(**{**values, "best": best, "since_log": Sums(**values["since_log"])})
+        ranking = [Ranked.from_json(ranked) for ranked in values.get("ranking", [])]
+        since_log = Sums(**values["since_log"])
+        return cls(**{**values, "best": best, "ranking": ranking, "since_log": since_log})
 
 
 class BatchStream:
