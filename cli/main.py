@@ -31,6 +31,7 @@ from tfm.cli.demo import demo
 from tfm.cli.evaluate import evaluate
 from tfm.cli.inspect_attention import inspect_attention
 from tfm.cli.options import Debug
+from tfm.cli.score import score
 from tfm.cli.tokenizer import tokenizer
 from tfm.cli.train import train
 from tfm.cli.translate import translate
@@ -60,6 +61,11 @@ app.command(
     short_help="Translate a test set and score it.",
     epilog="Example: tfm eval runs/mine --test data/test",
 )(evaluate)
+app.command(
+    "score",
+    short_help="Score given translations: log P, perplexity.",
+    epilog="Example: tfm score runs/mine --test data/test",
+)(score)
 app.command(
     "inspect-attention",
     short_help="Show what a translation looks at.",

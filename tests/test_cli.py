@@ -328,7 +328,7 @@ def test_no_argument_at_all_shows_the_help(run_tfm: RunTfm) -> None:
     assert run_tfm().code == 0
 
 
-NETWORK_VERBS = ["train", "translate", "eval", "inspect-attention", "demo", "bench train"]
+NETWORK_VERBS = ["train", "translate", "eval", "score", "inspect-attention", "demo", "bench train"]
 TOKENIZER_VERBS = ["tokenizer train", "tokenizer encode", "tokenizer decode"]
 OTHER_VERBS = ["bench attention"]  # it runs attention alone, by all backends
 
