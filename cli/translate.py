@@ -31,7 +31,9 @@ from tfm.data.lines import arriving_lines, read_lines, text_output
 if TYPE_CHECKING:
     from tfm.model.translator import Translation, Translator
 
-WINDOW = 4096  # lines of a file that are sorted by length together
+# Lines that are sorted by length together: few at first, so that whoever waits sees the first ones
+# soon, and twice as many each time, which is quicker.
+FIRST_WINDOW, WINDOW = 64, 4096
 
 Input = Annotated[
     Path | None,
@@ -110,14 +112,15 @@ def _batches(path: Path | None, *, prompt: str) -> Iterator[list[str]]:
 
 
 def _windows(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Yield lists of WINDOW lines; where the input is bad, the good lines before it come first."""
+    """Yield lists of FIRST_WINDOW lines, then of up to WINDOW; good lines before a bad one too."""
     window: list[str] = []
+    size = FIRST_WINDOW
     try:
         for line in lines:
             window.append(line)
-            if len(window) == WINDOW:
+            if len(window) == size:
                 yield window
-                window = []
+                window, size = [], min(2 * size, WINDOW)
     except DataError:
         if window:
             yield window

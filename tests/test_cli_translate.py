@@ -106,9 +106,24 @@ def test_windows_of_a_file_keep_the_order(
     lines = [f"{'The cat sleeps. ' * (i % 3)}{i}" for i in range(10)]
     (tmp_path / "in").write_text("\n".join(lines), encoding="utf-8")
     whole = tfm("--input", tmp_path / "in")
+    monkeypatch.setattr("tfm.cli.translate.FIRST_WINDOW", 2)
     monkeypatch.setattr("tfm.cli.translate.WINDOW", 3)
     assert tfm("--input", tmp_path / "in")[:2] == whole[:2]
     assert whole[1].count(b"\n") == 10
+
+
+def test_the_first_lines_of_a_file_wait_for_few_others(tiny_model: Path, tmp_path: Path) -> None:
+    """A pipe stands in for a file that is so long that its end does not come."""
+    pipe = tmp_path / "endless"
+    os.mkfifo(pipe)
+    with start(tiny_model, "--beam", "1", "--max-length", "3", "--input", str(pipe)) as process:
+        assert process.stdout
+        with pipe.open("wb") as file:
+            file.write(b"A dog runs.\n" * 100)
+            file.flush()
+            assert read_until(process.stdout.fileno(), b"\n").count(b"\n") == 64
+        process.stdout.read()
+        assert process.wait(60) == 0
 
 
 def test_output_formats(tfm: Tfm, tiny_model: Path) -> None:
