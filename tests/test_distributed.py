@@ -125,6 +125,22 @@ def test_two_ranks_give_the_weights_of_one_process_with_the_same_global_batches(
     assert steps[0] == steps[1]
 
 
+def test_what_one_rank_cannot_do_is_told_once(tmp_path):
+    process = launch(tmp_path / "run", 12, "--train", str(tmp_path / "missing"))
+    output = finish(process)
+    assert process.returncode == 1
+    errors = [line for line in output.splitlines() if "tfm: error:" in line]
+    assert len(errors) == 1 and "missing" in errors[0]
+    assert 'tfm/cli/main.py"' not in output  # no traceback of ours
+
+
+def test_processes_that_do_not_find_each_other_say_so_in_one_line(run_tfm, tmp_path):
+    place = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    found = run_tfm(*arguments(tmp_path / "run", 2), **place)
+    assert found.code == 1 and "rank 1 of 2: did not find the other" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_sigterm_lets_all_ranks_finish_the_step_and_the_command_goes_on(tmp_path):
     whole = launch(tmp_path / "whole", 60)

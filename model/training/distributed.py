@@ -13,10 +13,10 @@ tokens, not ranks, count alike.
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,9 @@ from torch.distributed.rendezvous import rendezvous
 from tfm.data.errors import BackendError, UserError
 from tfm.model.ranks import Place
 from tfm.model.training.signals import Interrupted
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 Result = TypeVar("Result")
 
@@ -124,8 +127,12 @@ def joined() -> Iterator[Ranks]:
 
     With GPUs, `cuda` is then the one that has this process's number on its machine.
 
+    The user hears of an error once: a rank that only misses another one that has failed, or that
+    fails in the same words, leaves in silence, with exit code 1.
+
     Raises:
         BackendError: if torchrun has started more processes than there are GPUs.
+        LostContact: if the processes do not find each other.
     """
     place = Place.here()
     if place.size == 1:
@@ -139,13 +146,37 @@ def joined() -> Iterator[Ranks]:
                 f"on it: --nproc-per-node {gpus}"
             )
         torch.cuda.set_device(place.local)
-    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-    # After a restart torchrun's store still holds the addresses of the processes before.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
-    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    store = _meet(place, "cpu:gloo,cuda:nccl" if gpus else "gloo")
     try:
-        yield Ranks(rank, size)
+        yield Ranks(place.rank, place.size)
+    except UserError as error:
+        if not _is_first_to_tell(store, place.rank, error):
+            raise SystemExit(1) from error
+        raise
     finally:
         dist.destroy_process_group()
+
+
+def _meet(place: Place, backend: str) -> "Store":
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+        # After a restart torchrun's store still holds the addresses of the processes before.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:  # what torch raises; ValueError for the environment
+        raise LostContact(
+            f"rank {place.rank} of {place.size}: did not find the other processes; start all of "
+            f"them with torchrun, or unset WORLD_SIZE for one ({error})"
+        ) from error
+    return store
+
+
+def _is_first_to_tell(store: "Store", rank: int, error: UserError) -> bool:
+    """Return whether no other rank has told of `error`, or of what it follows from."""
+    own = f"{rank} {error}"
+    with suppress(RuntimeError):  # the store is gone with its machine: then each tells
+        first = store.compare_set("failure", "", own).decode()
+        same = first.partition(" ")[2] == str(error)
+        return first == own or not (same or isinstance(error, LostContact))
+    return True
