@@ -1,17 +1,18 @@
 """Documents of the built-in corpus: sentences in a row, whose last ones need the first ones.
 
-A document opens with who has what ("The doctor has a key. The girl has a lamp."), goes on with
-sentences of the corpus, and ends with what they do with it ("The girl sells it. The doctor needs
-it."). German says ihn, sie or es, by the gender of the noun far above that this owner has: the two
-things of a document differ in it. To translate "it", a model has to carry that across the document.
+A document opens with what it is about ("The doctor has a key."), goes on with sentences of the
+corpus, and ends with what is done with it ("The girl looks for it. The doctor needs it."). German
+says ihn, sie or es, by the gender of the noun far above. To translate "it", a model has to carry
+that across all the nouns in between.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 
 from tfm.data.builtin.auxiliaries import HAVE
-from tfm.data.builtin.corpus import DEFAULT_COUNTS, Split, builtin_pairs
+from tfm.data.builtin.corpus import Split, builtin_pairs
 from tfm.data.builtin.draw_phrases import Dice
 from tfm.data.builtin.forms import Noun
 from tfm.data.builtin.function_words import IT, THE, A
@@ -25,21 +26,21 @@ from tfm.data.words import word_spans
 DOCUMENTS: dict[Split, int] = {"train": 5_000, "valid": 100, "test": 200}
 MOST_DOCUMENTS = 100_000
 SENTENCES = 8  # of a document, where nothing else is said
-FEWEST, MOST_SENTENCES = 4, 1_000
-OPENING = 2  # sentences that say who has what; as many close the document
+FRAME = 3  # of them open and close the document
+MOST_SENTENCES = 1_000
 
 _SEEDS: dict[Split, int] = {"train": 20260401, "valid": 20260402, "test": 20260403}
-_OWNERS = tuple(noun for noun in NOUNS if noun.is_any_of(PEOPLE) and not noun.relation)
+_PEOPLE = tuple(noun for noun in NOUNS if noun.is_any_of(PEOPLE) and not noun.relation)
 _THINGS = tuple(n for n in NOUNS if n.is_any_of(("text", "thing", "vehicle")) and n.countable)
 _ACTIONS = tuple(VERB[base] for base in ("need", "sell", "bring", "look"))
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document and its translation, with the German pronouns of its last sentences, in order."""
+    """A document and its translation, with the German pronoun of its two last sentences."""
 
     pair: BuiltinPair
-    pronouns: tuple[str, ...]
+    pronoun: str
 
 
 def builtin_documents(
@@ -59,9 +60,9 @@ def builtin_documents(
             f"builtin-documents: there are 1 to {MOST_DOCUMENTS} documents, "
             f"but {wanted} were asked for."
         )
-    if not FEWEST <= sentences <= MOST_SENTENCES:
+    if not FRAME <= sentences <= MOST_SENTENCES:
         raise DataError(
-            f"builtin-documents: a document has {FEWEST} to {MOST_SENTENCES} sentences, "
+            f"builtin-documents: a document has {FRAME} to {MOST_SENTENCES} sentences, "
             f"but {sentences} were asked for."
         )
     return list(islice(draw_documents(split, sentences), wanted))
@@ -70,54 +71,48 @@ def builtin_documents(
 def draw_documents(split: Split, sentences: int) -> Iterator[Document]:
     """Draw documents without end."""
     dice = Dice(_SEEDS[split])
-    between = builtin_pairs(split, DEFAULT_COUNTS[split])
+    between = _between(split)
     seen = set()
     while True:
-        opening, closing = draw_frame(dice)
-        middle = [dice.pick(between) for _ in range(sentences - 2 * OPENING)]
-        parts = [*map(realise, opening), *middle, *map(realise, closing)]
-        document = Document(join(parts), tuple(pronoun_of(sentence) for sentence in closing))
+        opening, closing, pronoun = draw_frame(dice)
+        middle = [dice.pick(between) for _ in range(sentences - FRAME)]
+        document = Document(join([realise(opening), *middle, *map(realise, closing)]), pronoun)
         if document.pair.source not in seen:
             seen.add(document.pair.source)
             yield document
 
 
-def draw_frame(dice: Dice) -> tuple[list[Sentence], list[Sentence]]:
-    """Draw who has what, and what they do with it, in an order of its own."""
-    owners, things = distinct(dice, _OWNERS), distinct(dice, _THINGS)
-    while things[0].gender == things[1].gender:
-        things = distinct(dice, _THINGS)
-    owned = list(zip(owners, things, strict=True))
-    opening = [
-        Sentence(Clause(subject=NounPhrase(THE, owner), verb=HAVE, object=NounPhrase(A, thing)))
-        for owner, thing in owned
-    ]
-    if dice.chance(0.5):
-        owned.reverse()
-    return opening, [draw_closing(dice, owner, thing) for owner, thing in owned]
+@cache
+def _between(split: Split) -> list[BuiltinPair]:
+    return builtin_pairs(split)
 
 
-def draw_closing(dice: Dice, owner: Noun, thing: Noun) -> Sentence:
-    """Draw what `owner` does with `thing`, which is only called "it"."""
+def draw_frame(dice: Dice) -> tuple[Sentence, list[Sentence], str]:
+    """Draw who has what, what two do with it, and what "it" is in German."""
+    owner, thing = dice.pick(_PEOPLE), dice.pick(_THINGS)
+    opening = Sentence(
+        Clause(subject=NounPhrase(THE, owner), verb=HAVE, object=NounPhrase(A, thing))
+    )
+    people = distinct(dice, _PEOPLE)
+    return opening, [draw_closing(dice, who, thing) for who in people], IT[thing.gender].accusative
+
+
+def draw_closing(dice: Dice, who: Noun, thing: Noun) -> Sentence:
+    """Draw what somebody does with `thing`, which is only called "it"."""
     verb = dice.pick(
         [
             verb
             for verb in _ACTIONS
-            if owner.is_any_of(verb.subjects) and thing.is_any_of(verb.objects)
+            if who.is_any_of(verb.subjects) and thing.is_any_of(verb.objects)
         ]
     )
-    return Sentence(Clause(subject=NounPhrase(THE, owner), verb=verb, object=IT[thing.gender]))
+    return Sentence(Clause(subject=NounPhrase(THE, who), verb=verb, object=IT[thing.gender]))
 
 
 def distinct(dice: Dice, nouns: Sequence[Noun]) -> list[Noun]:
     """Draw two different nouns."""
     first = dice.pick(nouns)
     return [first, dice.pick([noun for noun in nouns if noun is not first])]
-
-
-def pronoun_of(closing: Sentence) -> str:
-    """Return the German word for the "it" of a closing sentence."""
-    return next(p.accusative for p in IT.values() if p is closing.main.object)
 
 
 def join(parts: Sequence[BuiltinPair]) -> BuiltinPair:
