@@ -74,6 +74,18 @@ def state(output: Path) -> dict[str, torch.Tensor]:
     return read_tensors(output / "checkpoints" / "last.safetensors").tensors
 
 
+def learned(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Leave out the biases of keys: they add the same to all scores of a row, which the softmax
+    takes away, so that their gradient is rounding alone, and Adam makes whole steps of it."""
+    D = 16
+    for name, tensor in tensors.items():
+        if name.endswith("projection.bias"):  # queries, keys, values
+            tensor[D : 2 * D] = 0
+        if name.endswith("key_value.bias"):
+            tensor[:D] = 0
+    return tensors
+
+
 def steps_done(output: Path) -> int:
     path = output / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
@@ -115,7 +127,7 @@ def test_two_ranks_give_the_weights_of_one_process_with_the_same_global_batches(
     assert main(arguments(tmp_path / "one", 12, "--set", "training.accumulate=2")) == 0
     output = finish(together)
     assert together.returncode == 0, output
-    expected, found = weights(tmp_path / "one"), weights(tmp_path / "two")
+    expected, found = (learned(weights(tmp_path / name)) for name in ("one", "two"))
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=2e-5)
     said = [line for line in output.splitlines() if "finished at step 12" in line]
