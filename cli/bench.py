@@ -11,10 +11,22 @@ import typer
 from tfm.cli import console
 from tfm.cli.bench_attention import bench_attention
 from tfm.cli.config import load_settings
-from tfm.cli.options import Attention, Config, Debug, Device, Json, Precision, Set, Source, Target
+from tfm.cli.options import (
+    Attention,
+    Config,
+    Debug,
+    Device,
+    Json,
+    Precision,
+    Set,
+    Source,
+    Target,
+    TokenizerFile,
+)
 
 if TYPE_CHECKING:
     from tfm.model.benchmarks.training import TrainingSpeed
+    from tfm.model.training.material import Order
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 bench.command(
@@ -25,10 +37,6 @@ bench.command(
 
 Corpus = Annotated[
     str, typer.Option("--train", metavar="CORPUS", help="Pairs whose lengths the batches have.")
-]
-TokenizerFile = Annotated[
-    Path | None,
-    typer.Option("--tokenizer", metavar="FILE", help="Tokenizer to use; else one is trained."),
 ]
 Seconds = Annotated[float, typer.Option("--seconds", min=0.0, help="How long to train for.")]
 
@@ -69,13 +77,8 @@ def bench_train(
     hf:NAME or builtin[:N]; `tfm train --help` says more.
     """
     settings = load_settings(config, set_, source=source, target=target)
-    from tfm.model.benchmarks.training import measure_training
-    from tfm.model.memory import keep_freed_memory
-    from tfm.model.training.material import Order, gather
-    from tfm.model.training.recipe import Machine, build_learner
-    from tfm.model.training.reporting import Silence
+    from tfm.model.training.material import Order
 
-    keep_freed_memory()
     order = Order(
         settings=settings,
         train=train,
@@ -86,21 +89,34 @@ def bench_train(
         precision=precision,
         attention=attention,
     )
+    speed, conditions = _measure(order, seconds)
+    if as_json:
+        print(json.dumps(speed.to_json() | conditions))
+    else:
+        _print(speed, conditions)
+
+
+def _measure(order: "Order", seconds: float) -> tuple["TrainingSpeed", dict[str, Any]]:
+    """Return the speed of training what `order` asks for, and the conditions it holds under."""
+    from tfm.model.benchmarks.training import measure_training
+    from tfm.model.memory import keep_freed_memory
+    from tfm.model.training.material import gather
+    from tfm.model.training.recipe import Machine, build_learner
+    from tfm.model.training.reporting import Silence
+
+    keep_freed_memory()
+    settings = order.settings
     machine = Machine.choose(order)
-    material = gather(order, tokenizer=tokenizer, reporter=Silence())
+    material = gather(order, tokenizer=order.tokenizer, reporter=Silence())
     learner = build_learner(settings, material, machine)
     conditions = machine.describe() | {
-        "train": train,
+        "train": order.train,
         "vocabulary": material.tokenizer.target_size,
         "parameters": learner.model.num_parameters,
         "model": asdict(settings.model),
         "batch_tokens": settings.training.batch_tokens,
     }
-    speed = measure_training(learner, material.corpus, settings, seconds=seconds)
-    if as_json:
-        print(json.dumps(speed.to_json() | conditions))
-    else:
-        _print(speed, conditions)
+    return measure_training(learner, material.corpus, settings, seconds=seconds), conditions
 
 
 def _print(speed: "TrainingSpeed", conditions: Mapping[str, Any]) -> None:

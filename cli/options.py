@@ -94,6 +94,10 @@ Model = Annotated[
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there, not to stdout.")
 ]
+TokenizerFile = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", metavar="FILE", help="Tokenizer to use; else one is trained."),
+]
 OutputDirectory = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="DIR", help="Directory to write to.")
 ]

@@ -2,8 +2,7 @@
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -23,6 +22,7 @@ from tfm.cli.options import (
     Source,
     Steps,
     Target,
+    TokenizerFile,
     Train,
     Valid,
 )
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
     from tfm.model.training.material import Order
     from tfm.model.training.run import Run
     from tfm.model.training.selection import Outcome
-
-TokenizerFile = Annotated[
-    Path | None,
-    typer.Option("--tokenizer", metavar="FILE", help="Tokenizer to use; else one is trained."),
-]
 
 
 def train(

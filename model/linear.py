@@ -35,7 +35,7 @@ def multiply_columns(g: Tensor, x: Tensor) -> Tensor:
     """Return g^T x for g, N out, and x, N in: the gradient of W. It has no gradient itself."""
     if not prefers_onednn(x):
         return g.t() @ x
-    # oneDNN is up to 35 % faster where the result has fewer rows than columns.
+    # oneDNN is faster where the result has fewer rows than columns.
     if g.shape[1] > x.shape[1]:
         return _onednn(x.t(), g.t()).t()
     return _onednn(g.t(), x.t())

@@ -183,7 +183,9 @@ def test_the_chart_names_every_kind_with_its_slopes():
 
 def test_a_chart_of_nothing_that_could_be_run_is_still_a_drawing():
     rows = [Row(Case("math", "fp32", 64, 128), not_run="needs about 9.0 GiB")]
-    ElementTree.fromstring(chart(report(rows)))
+    drawing = ElementTree.fromstring(chart(report(rows)))
+    assert any(element.tag.endswith("text") for element in drawing.iter())
+    assert not any(element.tag.endswith("polyline") for element in drawing.iter())
 
 
 def bench(*flags: object) -> int:

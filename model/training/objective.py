@@ -72,7 +72,7 @@ class DeviceBatch:
 
 
 class Objective(nn.Module):
-    """A network and what it is trained for, in one forward pass: what DDP or a compiler can wrap.
+    """A network and what it is trained for, in one forward pass: what a compiler can wrap.
 
     Args:
         model: the network; its weights are the only ones.
