@@ -1,12 +1,11 @@
 """`tfm translate`: a filter of lines."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +24,7 @@ from tfm.cli.options import (
     Precision,
     Set,
 )
+from tfm.cli.records import dump_record, read_record
 from tfm.data.errors import DataError
 from tfm.data.lines import arriving_lines, read_lines, text_output
 
@@ -40,6 +40,15 @@ Input = Annotated[
     typer.Option("--input", "-i", metavar="FILE", help="Read there (.gz .xz .zst), not on stdin."),
 ]
 Scores = Annotated[bool, typer.Option("--scores", help="Write the score and a tab before each.")]
+Jsonl = Annotated[
+    bool,
+    typer.Option(
+        "--jsonl",
+        help="Read a JSON object a line, as from --input FILE.jsonl: its `source` is translated, "
+        "the other fields are carried through; writes as --json does.",
+    ),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first record that is bad.")]
 MaxLength = Annotated[
     int | None,
     typer.Option("--max-length", metavar="N", help="Most pieces to write (decoding.max_length)."),
@@ -55,6 +64,8 @@ def translate(
     n_best: NBest = 1,
     scores: Scores = False,
     as_json: Json = False,
+    jsonl: Jsonl = False,
+    strict: Strict = False,
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
     set_: Set = None,
@@ -67,16 +78,28 @@ def translate(
 
     --n-best N writes N lines for each line read: its place counted from 0, translation and score,
     as in `0 ||| Ein Hund. ||| -0.2316`. --json writes one object for each line read: source,
-    translation, log_probability, score, tokens, truncated, n_best. A hypothesis of n pieces, end of
-    sentence included, scores log P(translation | source) / n^length_penalty.
+    translation, log_probability, score, tokens, truncated, n_best. With --jsonl each record read
+    gives one record; a bad one gets a field `error`, and the exit code is 1. A hypothesis of n
+    pieces, end of sentence included, scores log P(translation | source) / n^length_penalty.
     """
+    jsonl = jsonl or _is_jsonl(input_)
+    if jsonl and scores:
+        raise typer.BadParameter("--scores is for lines of text; JSON has the scores anyway")
+    if strict and not jsonl:
+        raise typer.BadParameter("--strict is for --jsonl; a line of text is never bad")
     flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
     settings = load_settings(model_config(model), set_, **flags)
     machine = {"device": device, "precision": precision, "attention": attention}
     translator = load_translator(model, settings, **machine)
     with text_output(output) as file:
         batches = _batches(input_, prompt=f"{settings.data.source}> ")
-        _run(translator, batches, file, _layout(n_best, scores, as_json), n_best)
+        if jsonl:
+            bad = _run_records(translator, batches, file, n_best, strict)
+        else:
+            bad = 0
+            _run(translator, batches, file, _layout(n_best, scores, as_json), n_best)
+    if bad:
+        raise DataError(f"records that could not be translated: {bad:,}; each has a field `error`")
 
 
 def _run(
@@ -94,7 +117,10 @@ def _run(
         file.flush()
         lines += len(translations)
         truncated += sum(each.truncated for each in translations)
-    seconds = time.perf_counter() - started
+    _tell(lines, truncated, time.perf_counter() - started)
+
+
+def _tell(lines: int, truncated: int, seconds: float) -> None:
     noun = "line" if lines == 1 else "lines"
     console.note(f"{lines:,} {noun} in {seconds:.1f} s, {lines / seconds:.1f} lines/s")
     if truncated:
@@ -102,6 +128,40 @@ def _run(
             f"translations cut at the maximum length: {truncated:,} (see decoding.max_length and "
             "decoding.max_length_ratio)"
         )
+
+
+def _is_jsonl(path: Path | None) -> bool:
+    return path is not None and ".jsonl" in path.suffixes[-2:]
+
+
+def _run_records(
+    translator: "Translator",
+    batches: Iterable[list[str]],
+    file: IO[str],
+    n_best: int,
+    strict: bool,
+) -> int:
+    """Translate and write records batch by batch; return how many were bad."""
+    language = translator.settings.data.source
+    started = time.perf_counter()
+    number = bad = truncated = 0
+    for lines in batches:
+        records = [
+            read_record(line, place=f"record {number + i}", language=language)
+            for i, line in enumerate(lines, start=1)
+        ]
+        number += len(records)
+        translations = translator.translate_all([r.source for r in records], n_best=n_best)
+        for record, translation in zip(records, translations, strict=True):
+            if record.error is not None and strict:
+                raise DataError(record.error)
+            added = _fields(translation) if record.error is None else {"error": record.error}
+            bad += record.error is not None
+            truncated += translation.truncated
+            file.write(dump_record(record.fields | added))
+        file.flush()
+    _tell(number, truncated, time.perf_counter() - started)
+    return bad
 
 
 def _batches(path: Path | None, *, prompt: str) -> Iterator[list[str]]:
@@ -162,12 +222,14 @@ def _as_list(place: int, translation: "Translation") -> str:
 
 
 def _as_json(place: int, translation: "Translation") -> str:
+    return dump_record({"source": translation.source} | _fields(translation))
+
+
+def _fields(translation: "Translation") -> dict[str, Any]:
+    """Return what a record says about its translation."""
     best, *_ = rows = [
         {"translation": each.text}
         | {k: v for k, v in asdict(each).items() if k not in ("text", "ids")}
         for each in translation.n_best
     ]
-    return (
-        json.dumps({"source": translation.source} | best | {"n_best": rows}, ensure_ascii=False)
-        + "\n"
-    )
+    return best | {"n_best": rows}
