@@ -15,6 +15,8 @@ from torch import Tensor
 
 from tfm.data.tokenizer import BOS, EOS
 
+CHUNK = 64  # ids of which `best_extensions` looks at the largest first
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -83,38 +85,66 @@ class Extensions(NamedTuple):
 def best_extensions(log_probability: Tensor, next_ids: Tensor, count: int) -> Extensions:
     """Return the `count` best extensions of each sentence, or all where there are fewer.
 
+    To sort N V of them is slow, to find the largest of each CHUNK of ids is quick. And the `count`
+    best stand in the `count` chunks whose largest come first: before any other chunk there are as
+    many extensions that are better than its own, or as good and further left.
+
     Args:
         log_probability: of the live hypotheses, B N.
         next_ids: log P of each id after each of them, B N V.
         count: twice the beam, so that N of them live on even if N end in EOS.
     """
-    V = next_ids.shape[2]
-    extended = (log_probability[:, :, None] + next_ids).flatten(1)  # B N*V
-    values, places = stable_topk(extended, min(count, extended.shape[1]))
+    B, N, V = next_ids.shape
+    largest = log_probability[:, :, None] + chunk_maxima(next_ids)  # B N V/CHUNK
+    _, chunk = stable_topk(largest.flatten(1), min(count, N * largest.shape[2]))
+    chunk = chunk.sort(1).values  # B C
+    beam, first = chunk // largest.shape[2], chunk % largest.shape[2] * CHUNK
+    ids = first[:, :, None] + torch.arange(CHUNK, device=first.device)  # B C CHUNK
+    places = (beam * V)[:, :, None] + ids.clamp(max=V - 1)
+    each = next_ids.flatten(1).gather(1, places.flatten(1)).view_as(ids)
+    if V % CHUNK:  # the last chunk of each hypothesis is not full
+        each.masked_fill_(ids >= V, -torch.inf)
+    extended = log_probability.gather(1, beam)[:, :, None] + each
+    values, best = stable_topk(extended.flatten(1), min(count, N * V))
     return Extensions(
         log_probability=values,
-        beam=places // V,
-        token=places % V,
-        token_log_probability=next_ids.flatten(1).gather(1, places),
+        beam=beam.gather(1, best // CHUNK),
+        token=ids.flatten(1).gather(1, best).clamp(max=V - 1),
+        token_log_probability=each.flatten(1).gather(1, best),
     )
+
+
+def chunk_maxima(next_ids: Tensor) -> Tensor:
+    """Return the largest of each CHUNK of ids, the last one maybe smaller: B N V to B N V/CHUNK."""
+    B, N, V = next_ids.shape
+    chunks = next_ids[:, :, : V - V % CHUNK].view(B, N, V // CHUNK, CHUNK).amax(3)
+    if V % CHUNK:
+        rest = next_ids[:, :, V - V % CHUNK :].amax(2, keepdim=True)
+        chunks = torch.cat([chunks, rest], dim=2)
+    return chunks
 
 
 def stable_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest of each row and their places, of equal ones the leftmost first.
 
-    `torch.topk` is quick but leaves open which of equal values it takes, and in which order. The
-    places of -inf, the dead, stay open here too.
+    `torch.topk` leaves open which of equal values it takes, so it is given keys that differ.
     """
-    top, places = values.topk(min(k + 1, values.shape[1]))
-    if k < values.shape[1]:
-        # If the last one taken equals the first one left out, only a sort tells which is leftmost.
-        tied = ((top[:, k] == top[:, k - 1]) & (top[:, k] > -torch.inf)).nonzero().squeeze(1)
-        if len(tied):
-            every, order = values[tied].sort(dim=1, descending=True, stable=True)
-            top[tied], places[tied] = every[:, : k + 1], order[:, : k + 1]
-    places, order = places[:, :k].sort(dim=1)
-    top, order = top.gather(1, order).sort(dim=1, descending=True, stable=True)
-    return top, places.gather(1, order)
+    if values.dtype != torch.float32:  # twice the bits, and none left to tell places apart
+        top, places = values.sort(dim=1, descending=True, stable=True)
+        return top[:, :k], places[:, :k]
+    _, places = ordered_keys(values).topk(k)
+    return values.gather(1, places), places
+
+
+def ordered_keys(values: Tensor) -> Tensor:
+    """Return integers that compare as the fp32 values in a row do, or if these are equal, by place.
+
+    Read as an integer, a positive fp32 number keeps its order, and the bits of a negative one other
+    than the sign count backwards. This fills the upper half of 64 bits.
+    """
+    bits = (values + 0.0).view(torch.int32)  # -0 becomes 0, its equal
+    upper = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (upper.long() << 32) - torch.arange(values.shape[1], device=values.device)
 
 
 def ending(best: Extensions, beam: int) -> Tensor:

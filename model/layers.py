@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from tfm.model.attention.forms import AttentionForm, by_definition, weights_of
 from tfm.model.attention.multihead import CrossAttention, KeysValues, SelfAttention, xavier_uniform
 from tfm.model.attention.padding import Padding
-from tfm.model.cache import LayerCache
 from tfm.model.dropout import Dropout
 from tfm.model.linear import Linear
 from tfm.model.settings import ModelSettings
@@ -118,35 +117,18 @@ class DecoderLayer(nn.Module):
         memory: KeysValues,
         source: Padding,
         target: Padding | None = None,
-        cache: LayerCache | None = None,
     ) -> Tensor:
-        """Map x to the same shape: B T D, or R t D with the earlier positions in `cache`.
+        """Map x, B T D, to B T D.
 
         Causality alone hides the right padding of the target from its real positions, so the
         self-attention needs no padding mask.
         """
         q, kv = self.self_attention.queries_keys_values(self.around_self.enter(x))
-        if cache is not None:
-            kv = cache.append(kv)
         x = self.around_self.leave(x, self.self_attention(q, kv, causal=True, queries=target))
-        x = self.around_cross.leave(
-            x, self.attend_memory(self.around_cross.enter(x), memory, source=source, target=target)
-        )
+        q = self.cross_attention.queries(self.around_cross.enter(x))
+        x = self.around_cross.leave(x, self.cross_attention(q, memory, queries=target, keys=source))
         y = self.feed_forward(self.around_feed_forward.enter(x))
         return self.around_feed_forward.leave(x, y)
-
-    def attend_memory(
-        self, x: Tensor, memory: KeysValues, *, source: Padding, target: Padding | None
-    ) -> Tensor:
-        """Cross-attend from x, B T D or R t D, to the keys and values of B sentences.
-
-        Queries of one sentence do not see each other here, so the beams of a sentence can stand
-        side by side as queries of one row: no copy of the memory per beam.
-        """
-        by_sentence = x.reshape(len(memory.keys), -1, x.shape[-1])  # R t D -> B (N t) D
-        q = self.cross_attention.queries(by_sentence)
-        y: Tensor = self.cross_attention(q, memory, queries=target, keys=source)
-        return y.view(x.shape)
 
 
 def _self_attention(settings: ModelSettings) -> SelfAttention:

@@ -13,7 +13,12 @@ from torch import Tensor
 from tfm.data.tokenizer import PAD
 from tfm.model.attention.padding import Padding
 from tfm.model.beams import Beams
+from tfm.model.prepared import Prepared, prepare
 from tfm.model.transformer import Transformer
+
+# Rows of logits that are computed and normalised together on a CPU: few enough for its cache, and
+# enough for the product to be quick.
+BLOCK = 64
 
 
 class Scorer(Protocol):
@@ -24,7 +29,10 @@ class Scorer(Protocol):
         """Where the log probabilities are."""
 
     def log_probabilities(self, beams: Beams) -> Tensor:
-        """Return log P of each id after each live hypothesis, B N V in fp32 or wider."""
+        """Return log P of each id after each live hypothesis, B N V in fp32 or wider.
+
+        It is the caller's to change, until the next call.
+        """
 
     def keep(self, sentences: Tensor) -> None:
         """Drop all sentences but those at the given places; `reorder` follows."""
@@ -41,20 +49,17 @@ class NetworkScorer:
         sources: ids, EOS included.
     """
 
-    def __init__(self, model: Transformer, sources: Sequence[Sequence[int]]) -> None:
-        self.model = model
+    def __init__(self, model: Transformer | Prepared, sources: Sequence[Sequence[int]]) -> None:
+        self.model = prepare(model)
+        self.device = self.model.device
         source_ids, source = pad(sources, self.device)
-        self.cache = model.start(model.encode(source_ids, source), source)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network is."""
-        return self.model.target_embedding.weight.device
+        self.cache = self.model.start(self.model.encode(source_ids, source), source)
+        self._buffer = torch.empty(0)
 
     def log_probabilities(self, beams: Beams) -> Tensor:
         """Run one step of the network: only the last id of each hypothesis is new to it."""
-        logits = self.model.project(self.model.step(beams.tokens[:, :, -1].flatten(), self.cache))
-        return log_softmax(logits).view(*beams.log_probability.shape, -1)
+        hidden = self.model.step(beams.tokens[:, :, -1].flatten(), self.cache)
+        return self._next_ids(hidden).view(*beams.log_probability.shape, -1)
 
     def keep(self, sentences: Tensor) -> None:
         """Drop the source of all other sentences."""
@@ -63,6 +68,21 @@ class NetworkScorer:
     def reorder(self, rows: Tensor) -> None:
         """Let each row continue the past of another."""
         self.cache.reorder(rows)
+
+    def _next_ids(self, hidden: Tensor) -> Tensor:
+        """Return log P of each id, R V, after hidden states, R D; valid until the next call."""
+        if hidden.device.type != "cpu":
+            return log_softmax(self.model.project(hidden))
+        if len(self._buffer) < len(hidden):
+            dtype = torch.promote_types(hidden.dtype, torch.float32)
+            self._buffer = torch.empty(len(hidden), self.model.vocabulary, dtype=dtype)
+        result = self._buffer[: len(hidden)]
+        for block, rows in zip(torch.split(hidden, BLOCK), torch.split(result, BLOCK), strict=True):
+            logits = self.model.project(block)
+            if logits.dtype != rows.dtype:
+                logits = rows.copy_(logits)
+            torch.log_softmax(logits, -1, out=rows)
+        return result
 
 
 def log_softmax(logits: Tensor) -> Tensor:

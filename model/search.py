@@ -20,7 +20,8 @@ from torch import Tensor
 
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.tokenizer import BOS, PAD
-from tfm.model.beams import Beams, Extensions, Hypothesis, Shortlist, best_extensions, extend
+from tfm.model.beams import Beams, Hypothesis, Shortlist, best_extensions, extend
+from tfm.model.prepared import Prepared, prepare
 from tfm.model.scorer import NetworkScorer, Scorer, log_softmax, pad
 from tfm.model.settings import DecodingSettings
 from tfm.model.transformer import Transformer
@@ -32,7 +33,7 @@ Processor = Callable[[Tensor, Beams], Tensor]  # log P of each next id, B N V, t
 
 
 def beam_search(
-    model: Transformer,
+    model: Transformer | Prepared,
     sources: Sequence[Sequence[int]],
     settings: DecodingSettings,
     *,
@@ -42,7 +43,7 @@ def beam_search(
     """Return the `n_best` best translations of each source, best first.
 
     Args:
-        model: in eval mode.
+        model: in eval mode. Whoever searches often prepares it once.
         sources: ids, EOS included. Any number: they are sorted by length and cut into batches of
             at most `settings.batch_tokens` ids times the beam.
         forbidden: target ids that no translation may have. The probabilities of the others stay
@@ -54,12 +55,12 @@ def beam_search(
         SettingsError: if `n_best` is above `settings.beam`.
         CheckpointError: if the model computes something that is not a number.
     """
-    assert not model.training, "dropout would make search random"
+    prepared = prepare(model)
     return search(
-        lambda batch: NetworkScorer(model, batch),
+        lambda batch: NetworkScorer(prepared, batch),
         sources,
         settings,
-        processors=[forbid(forbidden, model.target_embedding.weight.device)],
+        processors=[forbid(forbidden, prepared.device)],
         n_best=n_best,
     )
 
@@ -151,10 +152,10 @@ def _search_batch(
     )
     while len(beams.sentences):
         next_ids = scorer.log_probabilities(beams)
+        _require_numbers(next_ids)
         for process in processors:
             next_ids = process(next_ids, beams)
         best = best_extensions(beams.log_probability, next_ids, 2 * settings.beam)
-        _require_numbers(best)
         shortlist.add_finished(beams, best)
         beams = extend(beams, best, settings.beam)
         full = beams.longest == beams.length
@@ -173,12 +174,12 @@ def _search_batch(
 def forbid(ids: Collection[int], device: torch.device) -> Processor:
     """Return the processor that rules out `ids`; the probabilities of the others stay."""
     banned = torch.tensor(sorted(ids), dtype=torch.int64, device=device)
-    return lambda next_ids, _: next_ids.index_fill(2, banned, -torch.inf)
+    return lambda next_ids, _: next_ids.index_fill_(2, banned, -torch.inf)
 
 
-def _require_numbers(best: Extensions) -> None:
-    """Raise `CheckpointError` if a log probability is not a number: it would sort first."""
-    if best.log_probability[:, 0].isnan().any():
+def _require_numbers(next_ids: Tensor) -> None:
+    """Raise `CheckpointError` if a probability is not a number: then all that sum to 1 are not."""
+    if next_ids[:, :, 0].isnan().any():
         raise CheckpointError(
             "the model computes values that are not numbers: it is damaged, or its training "
             "diverged; use another checkpoint (or --precision fp32, if this was fp16)"

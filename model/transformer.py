@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from tfm.model.attention.choice import AttentionPlan
 from tfm.model.attention.padding import Padding
-from tfm.model.cache import DecoderCache, LayerCache
 from tfm.model.dropout import Dropout
 from tfm.model.layers import DecoderLayer, EncoderLayer
 from tfm.model.positions import Positions
@@ -118,22 +117,6 @@ class Transformer(nn.Module):
         """Return the logits of each next target id, B T V."""
         memory = self.encode(source_ids, source)
         return self.project(self.decode(target_ids, memory, source=source, target=target))
-
-    def start(self, memory: Tensor, source: Padding) -> DecoderCache:
-        """Begin decoding: project the memory, B S D, to each layer's keys and values, once."""
-        layers = [LayerCache(layer.cross_attention.keys_values(memory)) for layer in self.decoder]
-        return DecoderCache(layers, source)
-
-    def step(self, target_ids: Tensor, cache: DecoderCache) -> Tensor:
-        """Decode one more position: ids, R, to last hidden states, R D. Equals `decode` there."""
-        x: Tensor = self.embed(
-            self.target_embedding, target_ids[:, None], start=cache.length
-        )  # R 1 D
-        for layer, past in zip(self.decoder, cache.layers, strict=True):
-            x = layer(x, memory=past.memory, source=cache.source, cache=past)
-        cache.length += 1
-        x = self.decoder_norm(x)
-        return x.squeeze(1)
 
     def embed(
         self, embedding: nn.Embedding, ids: Tensor, *, start: int = 0, kept: Tensor | None = None

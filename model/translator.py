@@ -16,6 +16,7 @@ from tfm.data.tokenizer import EOS
 from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.checkpoint import LoadedModel, load_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
+from tfm.model.prepared import prepare
 from tfm.model.search import Hypothesis, beam_search
 from tfm.model.settings import DecodingSettings
 
@@ -72,6 +73,7 @@ class Translator:
         self._warned = False
         self._forbidden = self.tokenizer.forbidden_ids
         self.model.use_attention(plan)
+        self._prepared = prepare(self.model)
 
     @classmethod
     def load(
@@ -156,7 +158,7 @@ class Translator:
         lines, sources = self._segment(texts)
         found = iter(
             beam_search(
-                self.model,
+                self._prepared,
                 [[*ids, EOS] for ids in sources],
                 decoding,
                 forbidden=self._forbidden,
@@ -193,7 +195,8 @@ class Translator:
         """Return lines that say where, in which precision and by which attention it runs."""
         weight = self.model.target_embedding.weight
         precision = next(name for name, dtype in PRECISIONS.items() if dtype == weight.dtype)
-        return [f"device: {weight.device}, {precision}", *self.plan.describe()]
+        steps = "search steps: the formula in batched products, or SDPA; keys are cached"
+        return [f"device: {weight.device}, {precision}", *self.plan.describe(), steps]
 
     def _segment(self, texts: Sequence[str]) -> tuple[list[list[Segment]], list[list[int]]]:
         """Return the parts of each text (none of a blank one, mostly one), and the ids of all."""

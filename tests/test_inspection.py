@@ -31,6 +31,7 @@ from tfm.model.inspection.report import (
 )
 from tfm.model.inspection.sentence import merge_words, source_sentence, target_sentence
 from tfm.model.inspection.views import views
+from tfm.model.prepared import prepare
 from tfm.model.settings import ModelSettings
 from tfm.model.transformer import Transformer
 from tfm.model.translator import Translator
@@ -167,15 +168,27 @@ def test_forced_rows_equal_the_steps_of_cached_decoding(
     source, target = ids(tokenizer)
     found = capture(model, source, target)
     padding = Padding.from_lengths([len(source)])
-    with torch.inference_mode(), recorded(model) as recorders:
-        cache = model.start(model.encode(torch.tensor([source]), padding), padding)
+    prepared = prepare(model)
+    weights: list[torch.Tensor] = []  # H keys of each attention, in the order of events
+
+    def attend(
+        q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        _, H, _, K = keys.shape
+        scores = q.view(1, H, 1, K) @ keys.transpose(2, 3) / K**0.5 + bias
+        weights.append(scores.softmax(-1)[0, :, 0])
+        return (scores.softmax(-1) @ values).view(1, -1)
+
+    with torch.inference_mode():
+        cache = prepared.start(prepared.encode(torch.tensor([source]), padding), padding)
+        cache.attend = attend
         for token in [BOS, *target[:-1]]:
-            model.step(torch.tensor([token]), cache)
-    for layer in range(3):
-        for t in range(len(target)):
-            own = recorders["decoder"][layer].weights[t][0, :, 0].numpy()  # H t+1
+            prepared.step(torch.tensor([token]), cache)
+    each = iter(weights)
+    for t in range(len(target)):
+        for layer in range(3):
+            own, cross = next(each)[:, : t + 1], next(each)[:, : len(source)]
             np.testing.assert_allclose(found.decoder[layer, :, t, : t + 1], own, atol=1e-5)
-            cross = recorders["cross"][layer].weights[t][0, :, 0].numpy()  # H S
             np.testing.assert_allclose(found.cross[layer, :, t], cross, atol=1e-5)
 
 

@@ -309,12 +309,10 @@ def test_row_14_a_whole_network_in_fp16_gives_neither_inf_nor_nan():
 
 
 def test_row_15_cross_attention_reads_queries_from_the_decoder_and_the_rest_from_the_memory():
-    layer = network().decoder[0]
+    cross = network().decoder[0].cross_attention
     x, memory = torch.randn(2, 5, D), torch.randn(2, 7, D)
     source = Padding.from_lengths([7, 4])
-    kv = layer.cross_attention.keys_values(memory)
-    found = layer.attend_memory(x, kv, source=source, target=None)
-    cross = layer.cross_attention
+    found = cross(cross.queries(x), cross.keys_values(memory), keys=source)
     W_Q, W_K, W_V = cross.query.weight, *cross.key_value.weight.chunk(2)
     q, k, v = ((a @ W.T).unflatten(-1, (H, K)).transpose(1, 2)
                for a, W in ((x, W_Q), (memory, W_K), (memory, W_V)))  # fmt: skip

@@ -144,67 +144,6 @@ def test_attention_dropout_changes_the_weights_in_training_only(ids):
     assert not torch.equal(logits(model, ids), logits(model, ids))
 
 
-# Decoding step by step.
-
-
-def steps(model, cache, target_ids):
-    """Feed target ids, R T, one position at a time and return hidden states, R T D."""
-    return torch.stack([model.step(tokens, cache) for tokens in target_ids.T], dim=1)
-
-
-@torch.inference_mode()
-def test_cached_steps_equal_decoding_at_once(model, ids):
-    memory = model.encode(ids[0], SOURCE)
-    expected = model.decode(ids[1], memory, source=SOURCE)
-    cache = model.start(memory, SOURCE)
-    torch.testing.assert_close(steps(model, cache, ids[1]), expected, rtol=0, atol=1e-5)
-    assert cache.length == 7
-
-
-@torch.inference_mode()
-def test_beams_of_a_sentence_share_its_memory_and_nothing_else(model, ids):
-    memory = model.encode(ids[0], SOURCE)
-    beams = torch.randint(40, (4, 3, 7))
-    found = steps(model, model.start(memory, SOURCE), beams.view(12, 7)).view(4, 3, 7, -1)
-    for n in range(3):
-        expected = model.decode(beams[:, n], memory, source=SOURCE)
-        torch.testing.assert_close(found[:, n], expected, rtol=0, atol=1e-5)
-
-
-@torch.inference_mode()
-def test_reordered_rows_go_on_from_the_past_of_the_row_they_copy(model, ids):
-    memory = model.encode(ids[0], SOURCE)
-    cache = model.start(memory, SOURCE)
-    steps(model, cache, ids[1][:, :3])  # one beam each
-    rows = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
-    cache.reorder(rows)  # two
-    continued = torch.randint(40, (8, 2))
-    steps(model, cache, continued)
-    swapped = torch.tensor([1, 1, 3, 2, 4, 5, 6, 6])
-    cache.reorder(swapped)
-    last = torch.randint(40, (8,))
-    found = model.step(last, cache)
-    whole = torch.cat([ids[1][rows, :3], continued], 1)[swapped]
-    whole = torch.cat([whole, last[:, None]], 1)
-    wide = Padding.from_lengths([n for n in SOURCE_LENGTHS for _ in range(2)])
-    expected = model.decode(whole, memory.repeat_interleave(2, 0), source=wide)[:, -1]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
-@torch.inference_mode()
-def test_sentences_that_are_left_go_on_as_if_the_others_had_never_been(model, ids):
-    memory = model.encode(ids[0], SOURCE)
-    cache = model.start(memory, SOURCE)
-    steps(model, cache, ids[1][:, :4])
-    kept = torch.tensor([3, 1])
-    cache.keep(kept)
-    assert all(layer.memory.keys.shape[2] == 4 for layer in cache.layers)  # the longest source left
-    cache.reorder(kept)  # one beam: rows are sentences
-    found = steps(model, cache, ids[1][kept, 4:])
-    expected = model.decode(ids[1], memory, source=SOURCE)[kept, 4:]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
 # Weights.
 
 

@@ -11,6 +11,7 @@ from tfm.data.errors import BackendError, CheckpointError, SettingsError
 from tfm.data.segments import join_segments, split_line
 from tfm.data.tokenizer import EOS
 from tfm.model import Translator
+from tfm.model.checkpoint import LoadedModel
 from tfm.model.search import force_score
 from tfm.model.translator import Candidate
 
@@ -88,6 +89,8 @@ def test_no_translation_has_a_line_break_even_if_the_model_wants_one(
         model.target_embedding.weight.zero_()
         model.target_embedding.weight[line_feed] = 3.0
         model.target_embedding.weight[EOS] = -1.0
+    loaded = LoadedModel(model, translator.tokenizer, translator.settings)
+    translator = Translator(loaded, translator.plan)
     (found,) = translator.translate_all(["A dog runs."])
     assert found.tokens
     assert not {"\n", "\r"} & set(found.text)

@@ -9,6 +9,7 @@ from tfm.data.batching import EncodedCorpus, epoch_batches, make_batch
 from tfm.data.corpus import Pair
 from tfm.data.tokenizer import EOS, Tokenizer
 from tfm.model.evaluation import METRICS
+from tfm.model.prepared import Prepared
 from tfm.model.search import batches_by_length, beam_search
 from tfm.model.settings import DecodingSettings, Settings
 from tfm.model.training.micro_batches import count_target_tokens
@@ -103,15 +104,12 @@ def translate_greedily(
     settings = replace(settings, beam=1)
     sources = [[*ids, EOS] for ids in tokenizer.encode_source_batch([p.source for p in pairs])]
     texts = [""] * len(pairs)
-    with learner.autocast():
-        for batch in batches_by_length([len(ids) for ids in sources], settings.batch_tokens):
-            check()
-            found = beam_search(
-                learner.model,
-                [sources[i] for i in batch],
-                settings,
-                forbidden=tokenizer.forbidden_ids,
-            )
-            for i, [best] in zip(batch, found, strict=True):
-                texts[i] = tokenizer.decode_target(best.tokens)
+    prepared = Prepared(learner.model, dtype=learner.dtype)
+    for batch in batches_by_length([len(ids) for ids in sources], settings.batch_tokens):
+        check()
+        found = beam_search(
+            prepared, [sources[i] for i in batch], settings, forbidden=tokenizer.forbidden_ids
+        )
+        for i, [best] in zip(batch, found, strict=True):
+            texts[i] = tokenizer.decode_target(best.tokens)
     return texts

@@ -1,0 +1,118 @@
+"""A network made ready for search: its products packed, its decoder one position at a time.
+
+`Transformer.decode` computes all positions of a target at once, as training does. Search knows one
+more at each step, so the earlier ones stay in a cache. What a step computes equals `decode` there;
+the sub-layers are written out, so that nothing happens twice and each sum is part of a product.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from tfm.model.attention.padding import Padding
+from tfm.model.cache import DecoderCache
+from tfm.model.layers import DecoderLayer
+from tfm.model.products import Packed, Product, replace_products
+from tfm.model.transformer import Transformer
+
+
+class Prepared:
+    """A network for search. Embeddings and norms it shares with `model`; of the other weights it
+    has packed copies, where packing pays. Once weights change, prepare the model anew.
+
+    Args:
+        model: in eval mode. It is left as it is.
+        dtype: of weights and arithmetic, if not that of `model`; then nothing is shared.
+
+    Attributes:
+        network: the same with products in place of linear layers.
+        project: hidden states, ... D, to logits, ... V.
+    """
+
+    def __init__(self, model: Transformer, *, dtype: torch.dtype | None = None) -> None:
+        assert not model.training, "dropout would make search random"
+        if dtype in (None, model.target_embedding.weight.dtype):
+            shared = {id(parameter): parameter for parameter in model.parameters()}
+            self.network = copy.deepcopy(model, shared)  # other modules, the same parameters
+        else:
+            self.network = copy.deepcopy(model).to(dtype)
+        weight = self.network.target_embedding.weight
+        make = Packed if Packed.suits(weight) else Product
+        replace_products(self.network, make)
+        self.project = make(weight, None)
+        self._layers = [StepLayer(layer) for layer in self.network.decoder]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.network.target_embedding.weight.device
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of target ids, V."""
+        return self.network.target_vocab
+
+    def encode(self, source_ids: Tensor, source: Padding) -> Tensor:
+        """Return the memory, B S D, of source ids, B S."""
+        return self.network.encode(source_ids, source)
+
+    def start(self, memory: Tensor, source: Padding) -> DecoderCache:
+        """Begin decoding: project the memory, B S D, to each layer's keys and values, once."""
+        projected = [layer.cross_attention.key_value(memory) for layer in self.network.decoder]
+        return DecoderCache(projected, source, heads=self.network.settings.heads)
+
+    def step(self, target_ids: Tensor, cache: DecoderCache) -> Tensor:
+        """Decode one more position: ids, R, to last hidden states, R D. Equals `decode` there."""
+        x = self.network.embed(
+            self.network.target_embedding, target_ids[:, None], start=cache.length
+        ).squeeze(1)
+        slot = cache.open(rows=len(target_ids))
+        for place, layer in enumerate(self._layers):
+            x = layer.step(x, cache, place, slot)
+        hidden: Tensor = self.network.decoder_norm(x)
+        return hidden
+
+
+def prepare(model: Transformer | Prepared) -> Prepared:
+    """Return `model` ready for search. To search often, prepare it once."""
+    return model if isinstance(model, Prepared) else Prepared(model)
+
+
+class StepLayer:
+    """A decoder layer for one new position of each row; see `DecoderLayer` for what it computes.
+
+    Args:
+        layer: with products in place of its linear layers.
+    """
+
+    def __init__(self, layer: DecoderLayer) -> None:
+        attention, cross = layer.self_attention, layer.cross_attention
+        self.pre = layer.around_self.pre
+        self.norms = layer.around_self.norm, layer.around_cross.norm, layer.around_feed_forward.norm
+        self.projection, self.output = attention.projection, attention.output
+        self.query, self.cross_output = cross.query, cross.output
+        self.feed_forward = layer.feed_forward
+
+    def step(self, x: Tensor, cache: DecoderCache, place: int, slot: int) -> Tensor:
+        """Map x, R D, to R D.
+
+        Args:
+            place: of this layer in the decoder.
+            slot: the first of those that `cache` opened for the position.
+        """
+        D = x.shape[1]
+        first, second, third = self.norms
+        projected = self.projection(self._enter(first, x))
+        cache.write(place, projected[:, D:], slot)
+        y = cache.attend_past(place, projected[:, :D])
+        x = self._leave(first, self.output(y, plus=x))
+        y = cache.attend_memory(place, self.query(self._enter(second, x)))
+        x = self._leave(second, self.cross_output(y, plus=x))
+        return self._leave(third, self.feed_forward(self._enter(third, x), plus=x))
+
+    def _enter(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
+        return norm(x) if self.pre else x
+
+    def _leave(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
+        return x if self.pre else norm(x)
