@@ -240,6 +240,14 @@ def test_a_gradient_that_is_no_number_stops_before_the_step_too(run: Run) -> Non
     assert all(r["nats_per_token"] > 0 for r in rows_of(run.directory.diverged(1)))
 
 
+def test_each_process_of_a_run_writes_its_own_pairs(
+    small_order: SmallOrder, tmp_path: Path
+) -> None:
+    with prepare(small_order(tmp_path), Silence()) as run:
+        names = {run.directory.diverged(7, rank=rank).name for rank in range(3)}
+    assert len(names) == 3 and "diverged-step-7.jsonl" in names
+
+
 def test_where_the_pairs_cannot_be_written_the_step_is_named_all_the_same(
     small_order: SmallOrder, tmp_path: Path
 ) -> None:

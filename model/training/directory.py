@@ -75,9 +75,10 @@ class RunDirectory:
         """The weights of the best validation."""
         return self.checkpoints / "best.safetensors"
 
-    def diverged(self, step: int) -> Path:
-        """Return the place of the pairs that `step` could not learn from."""
-        return self.path / f"diverged-step-{step}.jsonl"
+    def diverged(self, step: int, *, rank: int = 0) -> Path:
+        """Return the place of the pairs that `step` could not learn from, those of one process."""
+        of = f"-rank-{rank}" if rank else ""
+        return self.path / f"diverged-step-{step}{of}.jsonl"
 
     def snapshot(self, step: int) -> Path:
         """Return the place of the weights at the checkpoint after `step`."""

@@ -1,6 +1,7 @@
 """What a step that went wrong was to learn from, written down for whoever looks for the cause.
 
-diverged-step-N.jsonl has one JSON object a line for each pair of the step's batches:
+diverged-step-N.jsonl has one JSON object a line for each pair of the step's batches. Of several
+processes each writes those that it had, all but the first to diverged-step-N-rank-R.jsonl.
 
     line            the pair's number in the training corpus, from 1: the line of two text files
     batch           which of the step's batches it was in, from 1
@@ -29,7 +30,7 @@ def dissect(run: Run, batches: Sequence[Batch], error: Diverged) -> Diverged:
     """Write the pairs of `batches`, and return `error` with a word on which they are and where."""
     step = run.progress.step + 1
     records = list(pair_records(run, batches))
-    path = run.directory.diverged(step)
+    path = run.directory.diverged(step, rank=run.learner.ranks.rank)
     try:
         with atomic_writer(path) as file:
             file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
