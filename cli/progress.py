@@ -1,39 +1,46 @@
-"""How training looks to whoever watches: a bar on a terminal, plain lines elsewhere, on stderr."""
+"""How training looks to whoever watches: a live view on a terminal, else plain lines, on stderr."""
 
-from datetime import timedelta
-from time import perf_counter
+from collections.abc import Sequence
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.live import Live
+from rich.text import Text
 
 from tfm.cli import console
+from tfm.cli.dashboard import Dashboard, clock
 
 if TYPE_CHECKING:
     from tfm.model.training.reporting import StepReport
-    from tfm.model.training.validation import ValidationScores
+    from tfm.model.training.validation import Sample, ValidationScores
 
-LINE_EVERY = 100  # steps, where there is no terminal
+# Where there is no terminal, a line comes after so many steps, or seconds where steps are long.
+LINE_EVERY = 100
+LONGEST_SILENCE = 60.0
+REFRESHES = 2  # a second: drawing takes time from training
 
 
 class TrainingProgress:
-    """Shows the events of training on stderr; enter it around them, so that the bar ends."""
+    """Shows the events of training on stderr; enter it around them, so that the view ends.
 
-    def __init__(self) -> None:
+    Args:
+        title: what is trained.
+        place: where.
+    """
+
+    def __init__(self, title: str = "", place: str = "") -> None:
         self.on_terminal = console.log.is_terminal  # asked now: one that was closed is none
-        self.bar = Progress(
-            TextColumn("step {task.completed:,}/{task.total:,}"),
-            BarColumn(bar_width=10),  # all of it fits into 80 columns
-            TextColumn("{task.fields[figures]}"),
-            TextColumn("ETA"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+        self.view = Dashboard(title, place)
+        self.live = Live(
+            self.view,
             console=console.log,
-            disable=not self.on_terminal,
+            refresh_per_second=REFRESHES,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
-        self.task = self.bar.add_task("training", total=1, figures="", visible=False)
 
     def __enter__(self) -> Self:
-        self.bar.start()
         return self
 
     def __exit__(
@@ -42,33 +49,45 @@ class TrainingProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.bar.stop()
+        self.view.ended = monotonic()
+        self.live.stop()
 
     def on_start(self, step: int, steps: int) -> None:
         """Begin to count."""
-        self.begin, self.first_step = perf_counter(), step
-        self.bar.reset(self.task, total=steps, completed=step, visible=True, figures="")
+        self.last_line = monotonic()
+        self.view.step, self.view.steps = step, steps
+        if self.on_terminal:
+            self.live.start()
 
     def on_step(self, report: "StepReport") -> None:
-        """Move the bar, or print a line now and then."""
+        """Remember it for the view, or print a line now and then."""
+        self.view.tell(report)
         if self.on_terminal:
-            figures = (
-                f"loss {report.nats_per_token:.3f}  lr {report.learning_rate:.1e}  "
-                f"{report.tokens_per_s:,.0f} tok/s"
-            )
-            self.bar.update(self.task, completed=report.step, figures=figures)
-        elif report.step % LINE_EVERY == 0 or report.step == report.steps:
-            left = timedelta(seconds=round(self.seconds_left(report.step, report.steps)))
-            console.note(
-                f"step {report.step:,}/{report.steps:,}  loss {report.nats_per_token:.3f}  "
-                f"learning rate {report.learning_rate:.2e}  "
-                f"{report.tokens_per_s:,.0f} tokens/s  ETA {left}"
-            )
+            return
+        due = report.step % LINE_EVERY == 0 or report.step == report.steps
+        if due or monotonic() - self.last_line > LONGEST_SILENCE:
+            self.last_line = monotonic()
+            console.note(describe_step(report))
+
+    def on_pause(self, what: str) -> None:
+        """Say it in the view."""
+        self.view.status = what
 
     def on_validation(self, step: int, scores: "ValidationScores", *, best: bool) -> None:
         """Print the scores."""
+        if scores.bleu is not None:
+            self.view.scores.append(scores.bleu)
+        if best:
+            self.view.keep(scores, step)
         mark = "  (best so far)" if best else ""
         console.note(f"step {step:,}: validation {describe_scores(scores)}{mark}")
+
+    def on_samples(self, step: int, samples: "Sequence[Sample]") -> None:
+        """Print them, three lines each."""
+        for sample in samples:
+            for name, text in sample._asdict().items():
+                line = Text.assemble((f"    {name:<13}", "dim"), console.one_line(text))
+                console.log.print(line, soft_wrap=True)
 
     def on_note(self, text: str) -> None:
         """Print a line."""
@@ -79,9 +98,15 @@ class TrainingProgress:
         if self.on_terminal:
             console.log.on_broken_pipe()
 
-    def seconds_left(self, step: int, steps: int) -> float:
-        """Estimate the rest of the run from its pace so far, validations included."""
-        return (perf_counter() - self.begin) / (step - self.first_step) * (steps - step)
+
+def describe_step(report: "StepReport") -> str:
+    """Return the state of training as one line."""
+    return (
+        f"step {report.step:,}/{report.steps:,}  epoch {report.epoch:.2f}  "
+        f"loss {report.nats_per_token:.3f}  learning rate {report.learning_rate:.2e}  "
+        f"gradient norm {report.gradient_norm:.2f}  {report.tokens_per_s:,.0f} tokens/s  "
+        f"padding {report.padding:.1%}  ETA {clock(report.seconds_left)}"
+    )
 
 
 def describe_scores(scores: "ValidationScores") -> str:

@@ -95,7 +95,7 @@ def carry_out(order: "Order") -> None:
     with joined() as ranks:
         if not ranks.first:
             console.log.quiet = True  # the first one speaks for all
-        with TrainingProgress() as progress, prepare(order, progress, ranks) as run:
+        with watch(order) as progress, prepare(order, progress, ranks) as run:
             if run.complete:
                 console.note(describe_end(run))
                 return
@@ -113,6 +113,12 @@ def carry_out(order: "Order") -> None:
                 raise SystemExit(128 + stop.number) from None
     for line in describe_outcome(run, outcome):
         console.note(line)
+
+
+def watch(order: "Order") -> TrainingProgress:
+    """Return what shows the training that `order` asks for."""
+    data = order.settings.data
+    return TrainingProgress(f"{data.source} to {data.target}", str(order.directory))
 
 
 def describe_end(run: "Run") -> str:

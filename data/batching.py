@@ -124,6 +124,11 @@ class Batch:
     target_lengths: Ints
     indices: Ints
 
+    @property
+    def tokens(self) -> int:
+        """How many positions of both sides are not padding."""
+        return int(self.source_lengths.sum() + self.target_lengths.sum())
+
     def rows(self, which: slice) -> "Batch":
         """Return some of the pairs as a batch that has no more padding than they need."""
         sources, targets = self.source_lengths[which], self.target_lengths[which]

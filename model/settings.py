@@ -116,6 +116,7 @@ class TrainingSettings:
     seed: int = 1
     validate_every: int = 500
     validate_sentences: int = 1000  # at most so many are translated for BLEU; all count for loss
+    validate_samples: int = 2  # of these, so many are shown with their references
     metric: Literal["bleu", "loss"] = "bleu"  # what "best" and patience mean
     checkpoint_every: int = 500
     average_last: int = 5  # checkpoints whose mean competes with the best one at the end
@@ -152,6 +153,7 @@ class TrainingSettings:
             "average_last",
             "keep_last",
             "validate_sentences",
+            "validate_samples",
             "seed",
         ):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -84,6 +85,40 @@ def run_tfm(environment: dict[str, str]) -> Callable[..., Finished]:
             timeout=timeout,
         )
         return Finished(done.returncode, done.stdout, done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def on_a_terminal(environment: dict[str, str]) -> Callable[..., bytes]:
+    """Run Python with stderr on a terminal of its own; return all that is written there.
+
+    `on_a_terminal("-m", "tfm.cli", "eval", model)`; keywords are environment variables, beside
+    those of a terminal that shows colours.
+    """
+
+    def run(*arguments: str | Path, **variables: str) -> bytes:
+        shown = {"NO_COLOR": "", "CI": "", "TERM": "xterm-256color", "COLUMNS": "100"}
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env=environment | shown | variables,
+        )
+        os.close(theirs)
+        written = b""
+        try:
+            while part := os.read(ours, 65536):
+                written += part
+        except OSError:  # Linux: nobody holds the other end any more
+            pass
+        os.close(ours)
+        stdout, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, written
+        assert b"\x1b" not in stdout
+        return written
 
     return run
 

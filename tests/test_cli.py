@@ -6,7 +6,6 @@ The processes run the real `main` with one more verb, `act`, which does what an 
 import errno
 import io
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -167,43 +166,18 @@ def test_wrong_usage_that_a_verb_finds_itself_reads_the_same(
     assert run_tfm(*arguments) == (2, b"", f"tfm: error: {message}\n")
 
 
-def on_a_terminal(*command: str | Path, environment: dict[str, str]) -> bytes:
-    """Run `command` with stderr on a terminal of its own; return all that it wrote there."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=environment,
-    )
-    os.close(theirs)
-    written = b""
-    try:
-        while part := os.read(ours, 65536):
-            written += part
-    except OSError:  # Linux: nobody holds the other end any more
-        pass
-    os.close(ours)
-    stdout, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, written
-    assert b"\x1b" not in stdout
-    return written
-
-
 @pytest.mark.parametrize(
     ("variables", "escapes"), [({}, True), ({"NO_COLOR": "1"}, False), ({"CI": "true"}, False)]
 )
 def test_a_terminal_gets_colours_and_a_bar_unless_told_otherwise(
-    environment: dict[str, str],
+    on_a_terminal: Callable[..., bytes],
     tiny_model: Path,
     tiny_corpus: str,
     variables: dict[str, str],
     escapes: bool,
 ) -> None:
     """Promise 2: NO_COLOR and CI are respected even where stderr is a terminal."""
-    blank = {"NO_COLOR": "", "CI": "", "TERM": "xterm-256color"}
-    on = partial(on_a_terminal, environment=environment | blank | variables)
+    on = partial(on_a_terminal, **variables)
     said = on("-c", ACT, "act", "say")
     assert b"tfm: warning: look at [3]: now" in said
     assert (b"\x1b" in said) == escapes

@@ -122,8 +122,10 @@ def test_it_says_what_it_does_on_stderr_and_nothing_on_stdout(
         r"an epoch: \d+ batches, \d+\.\d% padding",
         r"model: [\d,]+ parameters, on cpu in fp32",
         r"encoder.* cross attention: ",
-        r"step 20/20  loss \d+\.\d+  learning rate \S+  [\d,]+ tokens/s  ETA 0:00:00",
+        r"step 20/20  epoch \d+\.\d+  loss \d+\.\d+  learning rate \S+  gradient norm \d+\.\d+  "
+        r"[\d,]+ tokens/s  padding \d+\.\d%  ETA \d:\d\d:\d\d\n",
         r"step 10: validation loss \d+\.\d+ nats per token, BLEU \d+\.\d+ \(greedy\)",
+        r"    source       (a dog runs|the cat sleeps)\n    reference    .+\n    translation  .*\n",
         r"finished at step 20: .*/run holds the ",
     ):
         assert re.search(expected, captured.err), expected

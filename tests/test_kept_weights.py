@@ -13,7 +13,7 @@ from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence
 from tfm.model.training.run import Run
 from tfm.model.training.selection import Outcome
-from tfm.model.training.validation import ValidationScores
+from tfm.model.training.validation import Validation, ValidationScores
 
 TrainSmall = Callable[..., Run]
 SmallOrder = Callable[..., Any]
@@ -25,10 +25,10 @@ EVERY: dict[str, Any] = {"validate_every": 1, "steps": len(SCORES), "checkpoint_
 def scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let validations find `SCORES`, by step; the choice at the end has real ones."""
 
-    def score(learner: Any, *_: object, **__: object) -> ValidationScores:
+    def score(learner: Any, *_: object, **__: object) -> Validation:
         state = next(iter(learner.optimizer.state.values()))
         bleu = SCORES[int(state["step"]) - 1]
-        return ValidationScores(loss=1.0, nats_per_token=1.0, bleu=bleu)
+        return Validation(ValidationScores(loss=1.0, nats_per_token=1.0, bleu=bleu))
 
     monkeypatch.setattr("tfm.model.training.loop.validate", score)
 
@@ -135,7 +135,7 @@ def unfinished(
 
 @pytest.fixture
 def no_new_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    worst = ValidationScores(loss=99.0, nats_per_token=99.0, bleu=-1.0)
+    worst = Validation(ValidationScores(loss=99.0, nats_per_token=99.0, bleu=-1.0))
     monkeypatch.setattr("tfm.model.training.loop.validate", lambda *_, **__: worst)
 
 

@@ -41,7 +41,12 @@ from tfm.model.training.schedule import learning_rate
 from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Progress
 from tfm.model.training.step import Diverged, Learner, clip_gradient, train_step
-from tfm.model.training.validation import ValidationScores, ValidationSet, validate
+from tfm.model.training.validation import (
+    Validation,
+    ValidationScores,
+    ValidationSet,
+    validate,
+)
 
 CPU = torch.device("cpu")
 WORDS = "red blue green old new cat dog man bird house runs sees finds eats likes two".split()
@@ -516,7 +521,9 @@ def test_best_is_told_with_its_own_step_and_scores_after_a_crash(
     scores = iter([10.0, 20.0, 5.0])
     monkeypatch.setattr(
         "tfm.model.training.loop.validate",
-        lambda *_, **__: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
+        lambda *_, **__: Validation(
+            ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores))
+        ),
     )
 
     class Crash(Silence):
@@ -572,13 +579,16 @@ def test_metrics_tell_one_story(new_run: Callable[..., Run], tmp_path: Path) -> 
     records = read_metrics(RunDirectory(tmp_path))
     assert [(r["kind"], r["step"]) for r in records] == [
         ("valid", 4),
+        *[("sample", 4)] * 2,
         ("valid", 8),
+        *[("sample", 8)] * 2,
         ("train", 10),
         ("train", 12),
         ("valid", 12),
+        *[("sample", 12)] * 2,
         ("final", 12),
     ]
-    logged = records[2]
+    logged = next(record for record in records if record["kind"] == "train")
     assert logged["learning_rate"] == learning_rate(10, SETTINGS.training)
     assert logged["gradient_norm"] > 0 and logged["tokens_per_s"] > 0
     assert 0 < logged["nats_per_token"] < 10 and logged["loss"] > 0
@@ -658,7 +668,7 @@ def test_validation_loss_covers_the_whole_corpus_and_ignores_batching(
 ) -> None:
     run = new_run(tmp_path)
     assert run.valid is not None
-    found = validate(run.learner, run.valid, run.tokenizer, run.settings, check=lambda: None)
+    found = validate(run.learner, run.valid, run.tokenizer, run.settings, check=lambda: None).scores
     batch = make_batch(run.valid.corpus, np.arange(8))
     run.learner.model.eval()
     with torch.no_grad():
@@ -675,7 +685,9 @@ def test_patience_stops_after_so_many_validations_without_a_new_best(
     scores = iter([5.0, 7.0, 6.0, 7.0, 6.5, 9.0, 9.0])
     monkeypatch.setattr(
         "tfm.model.training.loop.validate",
-        lambda *_, **__: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores)),
+        lambda *_, **__: Validation(
+            ValidationScores(loss=1.0, nats_per_token=1.0, bleu=next(scores))
+        ),
     )
     settings = in_steps(validate_every=1, patience=3, average_last=0)
     run = new_run(tmp_path, settings)
@@ -716,13 +728,13 @@ def test_the_better_of_best_and_average_becomes_the_model(
     for average, chosen in ((99.0, "average"), (1.0, "best")):
         monkeypatch.setattr(
             "tfm.model.training.selection.validate",
-            lambda *_, bleu=average, **__: ValidationScores(
-                loss=1.0, nats_per_token=1.0, bleu=bleu
+            lambda *_, bleu=average, **__: Validation(
+                ValidationScores(loss=1.0, nats_per_token=1.0, bleu=bleu)
             ),
         )
         monkeypatch.setattr(
             "tfm.model.training.loop.validate",
-            lambda *_, **__: ValidationScores(loss=1.0, nats_per_token=1.0, bleu=50.0),
+            lambda *_, **__: Validation(ValidationScores(loss=1.0, nats_per_token=1.0, bleu=50.0)),
         )
         run = new_run(tmp_path / chosen)
         outcome = train(run, Silence())

@@ -52,6 +52,7 @@ def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
         settle(run, reporter, signals)
     if run.valid is not None and run.progress.best is None:
         measure(run, run.valid, reporter, signals)  # fewer steps were asked for than are done
+    reporter.on_pause("choosing the final weights")
     return run.learner.ranks.from_first(lambda: finish(run, signals.check, reporter.on_note))
 
 
@@ -64,7 +65,8 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
         measure(run, run.valid, reporter, signals)
     progress.settled = True
     if run.due(settings.checkpoint_every):
-        run.checkpoint()
+        with run.pace.of("checkpoint"):
+            run.checkpoint()
     signals.check(run.learner.ranks.largest)
 
 
@@ -92,21 +94,27 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
     progress.step, progress.settled = step, False
     seconds = time.perf_counter() - begin
     progress.seconds += seconds
-    progress.since_log.add(result, seconds)
-    log(run, result, rate, reporter)
+    progress.since_log.add(result, batches, seconds)
+    run.pace.add_step(seconds)
+    log(run, result, rate, stream.epochs, reporter)
 
 
-def log(run: Run, result: StepResult, rate: float, reporter: Reporter) -> None:
+def log(run: Run, result: StepResult, rate: float, epoch: float, reporter: Reporter) -> None:
     """Report the step; every `LOG_EVERY` steps, write the means since the last time."""
     progress, sums = run.progress, run.progress.since_log
     report = StepReport(
         step=progress.step,
         steps=run.settings.training.steps,
+        epoch=epoch,
         loss=sums.loss / sums.target_tokens,
         nats_per_token=sums.nats / sums.target_tokens,
         learning_rate=rate,
         gradient_norm=result.gradient_norm,
         tokens_per_s=sums.tokens / sums.seconds,
+        padding=sums.padding / sums.positions,
+        best=progress.best,
+        best_step=progress.best_step,
+        seconds_left=run.pace.seconds_left(progress.step, run.settings.training),
         logged=run.due(LOG_EVERY),
     )
     if report.logged:
@@ -119,6 +127,8 @@ def log(run: Run, result: StepResult, rate: float, reporter: Reporter) -> None:
             # Infinite where fp16 overflowed and the step was left out: JSON has no word for it.
             gradient_norm=report.gradient_norm if math.isfinite(report.gradient_norm) else None,
             tokens_per_s=round(report.tokens_per_s, 1),
+            padding=round(report.padding, 4),
+            epoch=round(epoch, 3),
             seconds=round(progress.seconds, 3),
         )
         progress.since_log = Sums()
@@ -130,10 +140,11 @@ def measure(run: Run, valid: ValidationSet, reporter: Reporter, signals: StopSig
 
     Where there is a moving average, it is what is measured and kept.
     """
+    reporter.on_pause("validating")
     begin = time.perf_counter()
     progress = run.progress
-    with run.learner.averaged():
-        scores = run.learner.ranks.from_first(
+    with run.learner.averaged(), run.pace.of("validation"):
+        scores, samples = run.learner.ranks.from_first(
             lambda: validate(run.learner, valid, run.tokenizer, run.settings, check=signals.check)
         )
         progress.seconds += time.perf_counter() - begin
@@ -147,6 +158,10 @@ def measure(run: Run, valid: ValidationSet, reporter: Reporter, signals: StopSig
             progress.validations_without_best += 1
         run.rank(scores)
     run.metrics.add("valid", progress.step, **asdict(scores), seconds=round(progress.seconds, 3))
+    for sample in samples:
+        run.metrics.add("sample", progress.step, **sample._asdict())
     if run.writes:
         run.draw()
     reporter.on_validation(progress.step, scores, best=best)
+    if samples:
+        reporter.on_samples(progress.step, samples)

@@ -1,12 +1,16 @@
 """metrics.jsonl: one JSON object a line, in the order in which training happened.
 
-    kind "train"   loss, nats_per_token, learning_rate, gradient_norm, tokens_per_s, seconds
+    kind "train"   loss, nats_per_token, learning_rate, gradient_norm, tokens_per_s, padding, epoch,
+                   seconds
     kind "valid"   loss, nats_per_token, bleu, bleu_signature, bleu_search, seconds
+    kind "sample"  source, reference, translation: of one sentence that the validation translated
     kind "final"   chosen, best_step, candidates: the weights that model.safetensors holds, the step
                    of the best validation, and the scores of each candidate
 
 `loss` is per target token and includes label smoothing, `nats_per_token` does not; tokens_per_s
-counts source and target without padding; seconds are spent training, all sittings together.
+counts source and target without padding; padding is the share of positions that hold no token;
+epoch is how often all pairs were seen, with a fraction; seconds are spent training, all sittings
+together.
 """
 
 import json
@@ -43,7 +47,7 @@ class Metrics:
         """
         if self.path is None:
             return
-        done = {"valid": settled, "final": finished}
+        done = {"valid": settled, "sample": settled, "final": finished}
         lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
         records = [record for line in lines if (record := _parse(line)) is not None]
         self.records = [

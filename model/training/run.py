@@ -1,6 +1,6 @@
 """A run: its settings, data, network and files, and how far it has come."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from tfm.data.batching import EncodedCorpus
 from tfm.data.lines import atomic_writer
@@ -13,6 +13,7 @@ from tfm.model.training.curve import learning_curve
 from tfm.model.training.directory import RunDirectory
 from tfm.model.training.identity import Identity
 from tfm.model.training.metrics import Metrics
+from tfm.model.training.pace import Pace
 from tfm.model.training.state import (
     BatchStream,
     Progress,
@@ -28,7 +29,7 @@ from tfm.model.training.validation import ValidationScores, ValidationSet
 
 @dataclass
 class Run:
-    """Everything a run works with. `progress` and `learner` change, the rest does not."""
+    """Everything a run works with. `progress`, `learner` and `pace` change, the rest does not."""
 
     directory: RunDirectory
     settings: Settings
@@ -39,6 +40,7 @@ class Run:
     identity: Identity
     progress: Progress
     metrics: Metrics
+    pace: Pace = field(default_factory=Pace)
 
     def stream(self, training: TrainingSettings | None = None) -> BatchStream:
         """Return the batches from here on, by settings that are not the run's if they are given."""

@@ -83,7 +83,7 @@ def _choose_by_score(
     early: bool,
 ) -> Outcome:
     def measure() -> ValidationScores:
-        return validate(run.learner, valid, run.tokenizer, run.settings, check=check)
+        return validate(run.learner, valid, run.tokenizer, run.settings, check=check).scores
 
     scores: dict[str, ValidationScores] = {}
     # The file tells its own step and scores: after a kill it may be younger than the state.

@@ -5,7 +5,7 @@ one step. Random numbers and the order of batches need no state but their positi
 functions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,26 +20,37 @@ from tfm.model.checkpoint import architecture_of, fill_weights, weights_of
 from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import Stored, read_tensors, write_tensors
 from tfm.model.training.distributed import ALONE, Ranks
+from tfm.model.training.micro_batches import positions
 from tfm.model.training.step import Learner, StepResult
 from tfm.model.training.validation import ValidationScores
 
 
 @dataclass
 class Sums:
-    """What has been seen since the last logged step."""
+    """What has been seen since the last logged step.
+
+    Args:
+        positions: of the batches, padding included.
+        padding: those of them that hold no token.
+    """
 
     loss: float = 0.0
     nats: float = 0.0
     target_tokens: int = 0
     tokens: int = 0
+    positions: int = 0
+    padding: int = 0
     seconds: float = 0.0
 
-    def add(self, result: StepResult, seconds: float) -> None:
-        """Count one more step."""
+    def add(self, result: StepResult, batches: Sequence[Batch], seconds: float) -> None:
+        """Count one more step, taken on `batches`."""
         self.loss += result.loss
         self.nats += result.nats
         self.target_tokens += result.target_tokens
         self.tokens += result.tokens
+        for batch in batches:
+            self.positions += positions(batch)
+            self.padding += positions(batch) - batch.tokens
         self.seconds += seconds
 
 
@@ -124,6 +135,14 @@ class BatchStream:
         """Return the pairs that are still to come in this epoch, in the order of the corpus."""
         nothing = np.zeros(0, dtype=np.int64)
         return np.sort(np.concatenate([nothing, *self.epoch_order[self.progress.batch :]]))
+
+    @property
+    def epochs(self) -> float:
+        """How often all pairs were seen; the second phase counts on from the first."""
+        progress = self.progress
+        left = 1.0 if progress.left is None else len(progress.left) / len(self.corpus)
+        done = progress.batch / len(self.epoch_order) if len(self.epoch_order) else 1.0
+        return progress.epoch + 1 - left * (1 - done)
 
     def _next(self) -> Ints:
         if self.progress.batch == len(self.epoch_order):

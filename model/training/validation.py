@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -47,6 +48,21 @@ class ValidationScores:
         return self.nats_per_token < other.nats_per_token
 
 
+class Sample(NamedTuple):
+    """A sentence of the validation set, for reading."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+class Validation(NamedTuple):
+    """What a validation gave: scores, and the translations of a few sentences, always the same."""
+
+    scores: ValidationScores
+    samples: Sequence[Sample] = ()
+
+
 def validate(
     learner: Learner,
     valid: ValidationSet,
@@ -54,7 +70,7 @@ def validate(
     settings: Settings,
     *,
     check: Callable[[], None],
-) -> ValidationScores:
+) -> Validation:
     """Measure the model as it is. Weights and training mode stay untouched.
 
     Args:
@@ -66,14 +82,22 @@ def validate(
     try:
         loss, nats = validation_loss(learner, valid.corpus, settings, check)
         if not valid.pairs:
-            return ValidationScores(loss, nats)
+            return Validation(ValidationScores(loss, nats))
         texts = translate_greedily(learner, valid.pairs, tokenizer, settings.decoding, check)
     finally:
         model.train(was_training)
     references = [[pair.target for pair in valid.pairs]]
     bleu = METRICS["bleu"]
     score = float(bleu.corpus_score(texts, references).score)
-    return ValidationScores(loss, nats, score, str(bleu.get_signature()), "greedy")
+    scores = ValidationScores(loss, nats, score, str(bleu.get_signature()), "greedy")
+    return Validation(scores, pick(valid.pairs, texts, settings.training.validate_samples))
+
+
+def pick(pairs: Sequence[Pair], translations: Sequence[str], count: int) -> list[Sample]:
+    """Return `count` sentences, or all, evenly spaced so that they differ in kind."""
+    count = min(count, len(pairs))
+    places = [i * len(pairs) // count for i in range(count)]
+    return [Sample(*pairs[i], translations[i]) for i in places]
 
 
 def validation_loss(

@@ -1,0 +1,60 @@
+"""How long the parts of a run take on this machine, and so how long is left.
+
+A sitting measures its own pace: another one may have been on another machine.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from tfm.model.settings import TrainingSettings
+
+LATEST = 100  # steps that the pace is the mean of
+
+
+@dataclass
+class Pace:
+    """Seconds that steps, validations and checkpoints took lately; 0 where none was seen."""
+
+    steps: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
+    validation: float = 0.0
+    checkpoint: float = 0.0
+    warm: bool = False  # whether a step was seen; the first one is slow and does not count
+
+    def add_step(self, seconds: float) -> None:
+        """Count a step."""
+        if self.warm:
+            self.steps.append(seconds)
+        self.warm = True
+
+    @property
+    def step(self) -> float:
+        """Seconds per step."""
+        return sum(self.steps) / len(self.steps) if self.steps else 0.0
+
+    @contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        """Time the context as the latest `part`, "validation" or "checkpoint"."""
+        begin = perf_counter()
+        yield
+        setattr(self, part, perf_counter() - begin)
+
+    def seconds_left(self, step: int, settings: TrainingSettings) -> float:
+        """Return what is left after `step`: steps, validations, checkpoints and the choice."""
+        steps = settings.steps
+        validations = times_due(step, steps, settings.validate_every)
+        checkpoints = times_due(step, steps, settings.checkpoint_every)
+        return (
+            max(steps - step, 0) * self.step
+            + (validations + 1) * self.validation  # one more, of the mean of the last checkpoints
+            + (checkpoints + 1) * self.checkpoint
+        )
+
+
+def times_due(step: int, steps: int, every: int) -> int:
+    """Count how often what is due `every` so many steps, and after the last, is after `step`."""
+    if step >= steps:
+        return 0
+    return steps // every - step // every + (steps % every > 0)
