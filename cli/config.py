@@ -1,5 +1,6 @@
 """Settings as the command line gives them: a file or preset, then `--set`, then the flags."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,9 +67,18 @@ def model_config(model: Path) -> str:
 
 
 def load_translator(
-    model: Path, settings: Settings, *, device: str, precision: str, attention: str
+    model: Path,
+    settings: Settings,
+    *,
+    ensemble: Sequence[Path] | None = None,
+    device: str,
+    precision: str,
+    attention: str,
 ) -> "Translator":
     """Load a model directory to decode as `settings` say, and note what it runs on.
+
+    Args:
+        ensemble: other model directories, which are asked together with the first.
 
     Raises:
         SettingsError: if they differ from the model's in more than decoding and languages.
@@ -76,7 +86,13 @@ def load_translator(
     """
     from tfm.model.translator import Translator
 
-    translator = Translator.load(model, device=device, precision=precision, attention=attention)
+    translator = Translator.load(
+        model,
+        ensemble=ensemble or (),
+        device=device,
+        precision=precision,
+        attention=attention,
+    )
     own = translator.settings
     if (settings.data.target, settings.data.source) == (own.data.source, own.data.target):
         raise SettingsError(

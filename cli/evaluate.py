@@ -17,6 +17,7 @@ from tfm.cli.options import (
     Beam,
     Debug,
     Device,
+    Ensemble,
     Json,
     LengthPenalty,
     Output,
@@ -58,6 +59,7 @@ def evaluate(
     source: Source = None,
     target: Target = None,
     set_: Set = None,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     precision: Precision = "auto",
     attention: Attention = "auto",
@@ -74,7 +76,7 @@ def evaluate(
     """
     from tfm.model.evaluation import looks_tokenized, require_equal_counts, score
 
-    _check_usage(model, hypotheses, output)
+    _check_usage(model, hypotheses, output, ensemble)
     flags = {"beam": beam, "length_penalty": length_penalty, "source": source, "target": target}
     settings = load_settings(None if model is None else model_config(model), set_, **flags)
     pairs = _read_test(test, settings.data)  # whatever is wrong with it shows before decoding
@@ -85,9 +87,11 @@ def evaluate(
         conditions["hypotheses"] = hypotheses
     elif model is not None:
         machine = {"device": device, "precision": precision, "attention": attention}
-        translator = load_translator(model, settings, **machine)
+        translator = load_translator(model, settings, ensemble=ensemble, **machine)
         lines = _translate(translator, [pair.source for pair in pairs], output)
         conditions |= {"model": str(model), "run": translator.describe()}
+        if ensemble:
+            conditions["ensemble"] = [str(other) for other in ensemble]
         conditions["decoding"] = asdict(settings.decoding)
     if looks_tokenized(lines):
         console.warn("the translations look tokenised (` .`), but scores are of raw text only")
@@ -98,11 +102,18 @@ def evaluate(
         print(scores.table())
 
 
-def _check_usage(model: Path | None, hypotheses: str | None, output: Path | None) -> None:
+def _check_usage(
+    model: Path | None,
+    hypotheses: str | None,
+    output: Path | None,
+    ensemble: Sequence[Path] | None,
+) -> None:
     if model is None and hypotheses is None:
         raise typer.BadParameter("give a MODEL to translate with, or --hypotheses FILE to score")
     if hypotheses is not None and output is not None:
         raise typer.BadParameter("--output writes translations, but --hypotheses translates none")
+    if hypotheses is not None and ensemble:
+        raise typer.BadParameter("--ensemble translates, but --hypotheses translates nothing")
 
 
 def _read_test(corpus: str, data: "DataSettings") -> "list[Pair]":

@@ -91,6 +91,15 @@ NBest = Annotated[
 Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model directory, as `tfm train` leaves it.")
 ]
+Ensemble = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ensemble",
+        metavar="MODEL",
+        help="Average the probabilities of each next piece with those of this model, which has the "
+        "same tokenizer; repeatable.",
+    ),
+]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there, not to stdout.")
 ]

@@ -14,6 +14,7 @@ from tfm.cli.options import (
     Attention,
     Debug,
     Device,
+    Ensemble,
     Json,
     LengthPenalty,
     Model,
@@ -48,6 +49,7 @@ def score(
     as_json: Json = False,
     length_penalty: LengthPenalty = None,
     set_: Set = None,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     precision: Precision = "auto",
     attention: Attention = "auto",
@@ -69,7 +71,7 @@ def score(
         raise typer.BadParameter("--tokens is for lines of text; --json has the pieces anyway")
     settings = load_settings(model_config(model), set_, length_penalty=length_penalty)
     machine = {"device": device, "precision": precision, "attention": attention}
-    translator = load_translator(model, settings, **machine)
+    translator = load_translator(model, settings, ensemble=ensemble, **machine)
     pairs = read_pairs(test, source=settings.data.source, target=settings.data.target, split="test")
     totals = Totals()
     with text_output(output) as file:

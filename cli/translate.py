@@ -16,6 +16,7 @@ from tfm.cli.options import (
     Beam,
     Debug,
     Device,
+    Ensemble,
     Json,
     LengthPenalty,
     Model,
@@ -69,6 +70,7 @@ def translate(
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
     set_: Set = None,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     precision: Precision = "auto",
     attention: Attention = "auto",
@@ -90,7 +92,7 @@ def translate(
     flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
     settings = load_settings(model_config(model), set_, **flags)
     machine = {"device": device, "precision": precision, "attention": attention}
-    translator = load_translator(model, settings, **machine)
+    translator = load_translator(model, settings, ensemble=ensemble, **machine)
     with text_output(output) as file:
         batches = _batches(input_, prompt=f"{settings.data.source}> ")
         if jsonl:

@@ -5,8 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
+
 from tfm.data.corpus import Pair
 from tfm.data.tokenizer import EOS
+from tfm.model.ensemble import log_of_mean
 from tfm.model.search import force_score
 from tfm.model.translator import Translator
 
@@ -65,7 +68,7 @@ def score_pairs(
 
     Texts longer than `data.max_length` pieces are scored whole, and `translator.warn` says so once.
     """
-    limit, warned = translator.settings.data.max_length, False
+    limit, warned = translator.limit, False
     for batch in batches:
         sources = translator.tokenizer.encode_source_batch([pair.source for pair in batch])
         targets = translator.tokenizer.encode_target_batch([pair.target for pair in batch])
@@ -77,12 +80,7 @@ def score_pairs(
                 "data.max_length); the scores of such pairs mean little"
             )
         ends = [[*ids, EOS] for ids in targets]
-        forced = force_score(
-            translator.model,
-            [[*ids, EOS] for ids in sources],
-            ends,
-            batch_tokens=translator.decoding.batch_tokens,
-        )
+        forced = _force_score(translator, [[*ids, EOS] for ids in sources], ends)
         yield [
             _pair_score(translator, pair, ids, each)
             for pair, ids, each in zip(batch, ends, forced, strict=True)
@@ -95,6 +93,21 @@ def perplexity(log_probability: float, tokens: int) -> float:
         return math.exp(-log_probability / max(tokens, 1))
     except OverflowError:
         return math.inf
+
+
+def _force_score(
+    translator: Translator, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+) -> list[list[float]]:
+    """Return log P of each id of each target: of an ensemble, of the mean of its probabilities."""
+    each = [
+        force_score(model, sources, targets, batch_tokens=translator.decoding.batch_tokens)
+        for model in translator.models
+    ]
+    rows = zip(*each, strict=True)  # for each pair, a list from each network
+    return [
+        log_of_mean([torch.tensor(row, dtype=torch.float64) for row in pair]).tolist()
+        for pair in rows
+    ]
 
 
 def _pair_score(

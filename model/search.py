@@ -21,8 +21,9 @@ from torch import Tensor
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.tokenizer import BOS, PAD
 from tfm.model.beams import Beams, Hypothesis, Shortlist, best_extensions, extend
+from tfm.model.ensemble import Ensemble
 from tfm.model.prepared import Prepared, prepare
-from tfm.model.scorer import NetworkScorer, Scorer, log_softmax, pad
+from tfm.model.scorer import Scorer, log_softmax, pad
 from tfm.model.settings import DecodingSettings
 from tfm.model.transformer import Transformer
 
@@ -33,7 +34,7 @@ Processor = Callable[[Tensor, Beams], Tensor]  # log P of each next id, B N V, t
 
 
 def beam_search(
-    model: Transformer | Prepared,
+    model: Transformer | Prepared | Ensemble,
     sources: Sequence[Sequence[int]],
     settings: DecodingSettings,
     *,
@@ -55,12 +56,12 @@ def beam_search(
         SettingsError: if `n_best` is above `settings.beam`.
         CheckpointError: if the model computes something that is not a number.
     """
-    prepared = prepare(model)
+    ensemble = model if isinstance(model, Ensemble) else Ensemble([prepare(model)])
     return search(
-        lambda batch: NetworkScorer(prepared, batch),
+        ensemble.start,
         sources,
         settings,
-        processors=[forbid(forbidden, prepared.device)],
+        processors=[forbid(forbidden, ensemble.device)],
         n_best=n_best,
     )
 

@@ -9,13 +9,16 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+
+import torch
 
 from tfm.data.segments import Segment, join_segments, split_line
 from tfm.data.tokenizer import EOS
 from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.checkpoint import LoadedModel, load_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
+from tfm.model.ensemble import Ensemble, require_same_vocabulary
 from tfm.model.prepared import prepare
 from tfm.model.search import Hypothesis, beam_search
 from tfm.model.settings import DecodingSettings
@@ -50,8 +53,15 @@ class Translation(Candidate):
     n_best: list[Candidate]
 
 
+class Member(NamedTuple):
+    """One network of an ensemble beside the first, and the attention backends it runs with."""
+
+    loaded: LoadedModel
+    plan: AttentionPlan
+
+
 class Translator:
-    """A model that translates text.
+    """A model that translates text, or an ensemble of models with the same vocabulary.
 
         translator = Translator.load("runs/m30k")
         translator.translate(["A dog runs."])  # ["Ein Hund läuft."]
@@ -59,27 +69,39 @@ class Translator:
     Args:
         loaded: a model directory in memory, the network where and in which precision it is to run.
         plan: the attention backends it runs with.
+        others: what else is asked about each next piece; see `tfm.model.ensemble`. All settings
+            are those of the first model.
 
     Attributes:
+        models: all networks, `model` first.
+        limit: most pieces of a text that all of them were trained on.
         decoding: how it searches where a call does not say otherwise; yours to replace.
         warn: is called with what the user should know, once; `warnings.warn` unless replaced.
     """
 
-    def __init__(self, loaded: LoadedModel, plan: AttentionPlan) -> None:
+    def __init__(
+        self, loaded: LoadedModel, plan: AttentionPlan, *, others: Sequence[Member] = ()
+    ) -> None:
         self.model, self.tokenizer, self.settings = loaded
         self.plan = plan
+        members = [Member(loaded, plan), *others]
+        self.models = [member.loaded.model for member in members]
+        self.limit = min(member.loaded.settings.data.max_length for member in members)
         self.decoding = self.settings.decoding
         self.warn: Callable[[str], None] = warnings.warn
         self._warned = False
         self._forbidden = self.tokenizer.forbidden_ids
-        self.model.use_attention(plan)
-        self._prepared = prepare(self.model)
+        for member in members:
+            member.loaded.model.use_attention(member.plan)
+        self._plans = [member.plan for member in members]
+        self._prepared = Ensemble([prepare(model) for model in self.models])
 
     @classmethod
     def load(
         cls,
         path: Path | str,
         *,
+        ensemble: Sequence[Path | str] = (),
         device: str = "auto",
         precision: str = "auto",
         attention: str = "auto",
@@ -87,28 +109,25 @@ class Translator:
         """Load a model directory, as `tfm train` leaves it.
 
         Args:
+            ensemble: other model directories, asked together with the first.
             device: auto, cpu, cuda or cuda:N.
             precision: auto, fp32, bf16 or fp16: of the weights and of all but sums and softmax.
             attention: auto, or a backend by name; see `tfm.model.attention.choice`.
 
         Raises:
-            CheckpointError: for a directory that is no model's, or is damaged.
+            CheckpointError: for a directory that is no model's, or is damaged, or has another
+                vocabulary or direction than the first.
             BackendError: for a device, precision or backend that cannot run here.
         """
         where = resolve_device(device)
         dtype = resolve_precision(precision, where)
-        loaded = load_model(path, device=where)
-        plan = resolve(
-            attention,
-            device=where,
-            dtype=dtype,
-            dropout=0.0,
-            training=False,
-            head_width=loaded.settings.model.d_model // loaded.settings.model.heads,
-            encoder_forms=loaded.settings.model.encoder_forms,
-            window=loaded.settings.model.window,
-        )
-        return cls(loaded._replace(model=loaded.model.to(dtype)), plan)
+        first = _load_member(path, where, dtype, attention)
+        others = []
+        for other_path in ensemble:
+            other = _load_member(other_path, where, dtype, attention)
+            require_same_vocabulary(Path(path), first.loaded, Path(other_path), other.loaded)
+            others.append(other)
+        return cls(*first, others=others)
 
     def translate(
         self,
@@ -196,13 +215,17 @@ class Translator:
         weight = self.model.target_embedding.weight
         precision = next(name for name, dtype in PRECISIONS.items() if dtype == weight.dtype)
         steps = "search steps: the formula in batched products, or SDPA; keys are cached"
-        return [f"device: {weight.device}, {precision}", *self.plan.describe(), steps]
+        plans = dict.fromkeys(line for plan in self._plans for line in plan.describe())
+        lines = [f"device: {weight.device}, {precision}", *plans, steps]
+        if len(self.models) > 1:
+            lines.append(f"ensemble: {len(self.models)} networks, the mean of their probabilities")
+        return lines
 
     def _segment(self, texts: Sequence[str]) -> tuple[list[list[Segment]], list[list[int]]]:
         """Return the parts of each text (none of a blank one, mostly one), and the ids of all."""
         lines: list[list[Segment]] = []
         sources: list[list[int]] = []
-        limit = self.settings.data.max_length
+        limit = self.limit
         for text, ids in zip(texts, self.tokenizer.encode_source_batch(texts), strict=True):
             if not text.strip():
                 lines.append([])
@@ -260,3 +283,20 @@ class Translator:
             ids=ids,
             truncated=any(h.truncated for h in hypotheses),
         )
+
+
+def _load_member(
+    path: Path | str, device: torch.device, dtype: torch.dtype, attention: str
+) -> Member:
+    loaded = load_model(path, device=device)
+    plan = resolve(
+        attention,
+        device=device,
+        dtype=dtype,
+        dropout=0.0,
+        training=False,
+        head_width=loaded.settings.model.d_model // loaded.settings.model.heads,
+        encoder_forms=loaded.settings.model.encoder_forms,
+        window=loaded.settings.model.window,
+    )
+    return Member(loaded._replace(model=loaded.model.to(dtype)), plan)
