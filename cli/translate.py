@@ -3,14 +3,16 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
 from tfm.cli import console
 from tfm.cli.config import load_settings, load_translator, model_config
+from tfm.cli.layouts import Layout, layout_of
 from tfm.cli.options import (
     Attention,
     Beam,
@@ -25,12 +27,12 @@ from tfm.cli.options import (
     Precision,
     Set,
 )
-from tfm.cli.records import dump_record, read_record
+from tfm.cli.records import Record, json_record, text_record
 from tfm.data.errors import DataError
-from tfm.data.lines import arriving_lines, read_lines, text_output
+from tfm.data.lines import arriving_parsed, read_parsed, text_output
 
 if TYPE_CHECKING:
-    from tfm.model.translator import Translation, Translator
+    from tfm.model.translator import Translator
 
 # Lines that are sorted by length together: few at first, so that whoever waits sees the first ones
 # soon, and twice as many each time, which is quicker.
@@ -54,7 +56,9 @@ MaxLength = Annotated[
     int | None,
     typer.Option("--max-length", metavar="N", help="Most pieces to write (decoding.max_length)."),
 ]
-Layout = Callable[[int, "Translation"], str]  # the place of a line, and its translation
+Text = Annotated[
+    bool, typer.Option("--text", help="Write lines of text, though JSON objects are read.")
+]
 
 
 def translate(
@@ -66,6 +70,7 @@ def translate(
     scores: Scores = False,
     as_json: Json = False,
     jsonl: Jsonl = False,
+    text: Text = False,
     strict: Strict = False,
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
@@ -79,107 +84,117 @@ def translate(
     """Translate each line of stdin (or --input) to a line of stdout (or --output).
 
     --n-best N writes N lines for each line read: its place counted from 0, translation and score,
-    as in `0 ||| Ein Hund. ||| -0.2316`. --json writes one object for each line read: source,
-    translation, log_probability, score, tokens, truncated, n_best. With --jsonl each record read
-    gives one record; a bad one gets a field `error`, and the exit code is 1. A hypothesis of n
-    pieces, end of sentence included, scores log P(translation | source) / n^length_penalty.
+    as in `0 ||| Ein Hund. ||| -0.2316`. --json (or -o FILE.jsonl) writes one object for each line
+    read: source, translation, log_probability, score, tokens, truncated, n_best. With --jsonl each
+    record read gives one record, or with --text a line; a bad one gets a field `error`, or a blank
+    line, and the exit code is 1. A hypothesis of n pieces, end of sentence included, scores
+    log P(translation | source) / n^length_penalty.
     """
     jsonl = jsonl or _is_jsonl(input_)
-    if jsonl and scores:
+    _check_usage(jsonl=jsonl, as_json=as_json, text=text, strict=strict)
+    as_json = as_json or _is_jsonl(output) or (jsonl and not text)
+    if as_json and scores:
         raise typer.BadParameter("--scores is for lines of text; JSON has the scores anyway")
-    if strict and not jsonl:
-        raise typer.BadParameter("--strict is for --jsonl; a line of text is never bad")
     flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
     settings = load_settings(model_config(model), set_, **flags)
     machine = {"device": device, "precision": precision, "attention": attention}
     translator = load_translator(model, settings, ensemble=ensemble, **machine)
+    language = translator.settings.data.source
+    layout = layout_of(as_json=as_json, n_best=n_best, scores=scores)
+    parse = _parser(input_, jsonl=jsonl, language=language)
+    started = time.perf_counter()
     with text_output(output) as file:
-        batches = _batches(input_, prompt=f"{settings.data.source}> ")
-        if jsonl:
-            bad = _run_records(translator, batches, file, n_best, strict)
-        else:
-            bad = 0
-            _run(translator, batches, file, _layout(n_best, scores, as_json), n_best)
-    if bad:
-        raise DataError(f"records that could not be translated: {bad:,}; each has a field `error`")
+        batches = _batches(input_, parse, prompt=f"{language}> ")
+        tally = _run(translator, batches, file, layout, n_best=n_best, strict=strict)
+    tally.tell(time.perf_counter() - started)
+    if tally.bad:
+        remedy = "a blank line stands for each" if text else "each has a field `error`"
+        raise DataError(f"records that could not be translated: {tally.bad:,}; {remedy}")
+
+
+def _check_usage(*, jsonl: bool, as_json: bool, text: bool, strict: bool) -> None:
+    if strict and not jsonl:
+        raise typer.BadParameter("--strict is for --jsonl; a line of text is never bad")
+    if text and not jsonl:
+        raise typer.BadParameter("--text is for --jsonl; lines of text give text anyway")
+    if text and as_json:
+        raise typer.BadParameter("--text and --json ask for different things")
+
+
+@dataclass
+class Tally:
+    """What has been written so far."""
+
+    records: int = 0
+    truncated: int = 0
+    bad: int = 0
+
+    def tell(self, seconds: float) -> None:
+        """Say how many and how fast, and how many were cut."""
+        noun = "line" if self.records == 1 else "lines"
+        speed = self.records / seconds
+        console.note(f"{self.records:,} {noun} in {seconds:.1f} s, {speed:.1f} lines/s")
+        if self.truncated:
+            console.warn(
+                f"translations cut at the maximum length: {self.truncated:,} (see "
+                "decoding.max_length and decoding.max_length_ratio)"
+            )
 
 
 def _run(
     translator: "Translator",
-    batches: Iterable[list[str]],
+    batches: Iterable[list[Record]],
     file: IO[str],
     layout: Layout,
+    *,
     n_best: int,
-) -> None:
+    strict: bool,
+) -> Tally:
     """Translate and write batch by batch; whoever reads the pipe gets what is done."""
-    started = time.perf_counter()
-    lines = truncated = 0
-    for translations in translator.stream(batches, n_best=n_best):
-        file.writelines(layout(lines + i, each) for i, each in enumerate(translations))
+    tally = Tally()
+    for records in batches:
+        translations = translator.translate_all([r.request for r in records], n_best=n_best)
+        for record, translation in zip(records, translations, strict=True):
+            if record.error is not None and strict:
+                raise DataError(record.error)
+            file.write(layout(tally.records, record, translation))
+            tally.records += 1
+            tally.truncated += translation.truncated
+            tally.bad += record.error is not None
         file.flush()
-        lines += len(translations)
-        truncated += sum(each.truncated for each in translations)
-    _tell(lines, truncated, time.perf_counter() - started)
-
-
-def _tell(lines: int, truncated: int, seconds: float) -> None:
-    noun = "line" if lines == 1 else "lines"
-    console.note(f"{lines:,} {noun} in {seconds:.1f} s, {lines / seconds:.1f} lines/s")
-    if truncated:
-        console.warn(
-            f"translations cut at the maximum length: {truncated:,} (see decoding.max_length and "
-            "decoding.max_length_ratio)"
-        )
+    return tally
 
 
 def _is_jsonl(path: Path | None) -> bool:
     return path is not None and ".jsonl" in path.suffixes[-2:]
 
 
-def _run_records(
-    translator: "Translator",
-    batches: Iterable[list[str]],
-    file: IO[str],
-    n_best: int,
-    strict: bool,
-) -> int:
-    """Translate and write records batch by batch; return how many were bad."""
-    language = translator.settings.data.source
-    started = time.perf_counter()
-    number = bad = truncated = 0
-    for lines in batches:
-        records = [
-            read_record(line, place=f"record {number + i}", language=language)
-            for i, line in enumerate(lines, start=1)
-        ]
-        number += len(records)
-        translations = translator.translate_all([r.source for r in records], n_best=n_best)
-        for record, translation in zip(records, translations, strict=True):
-            if record.error is not None and strict:
-                raise DataError(record.error)
-            added = _fields(translation) if record.error is None else {"error": record.error}
-            bad += record.error is not None
-            truncated += translation.truncated
-            file.write(dump_record(record.fields | added))
-        file.flush()
-    _tell(number, truncated, time.perf_counter() - started)
-    return bad
+def _parser(path: Path | None, *, jsonl: bool, language: str) -> Callable[[bytes, int], Record]:
+    if jsonl:
+        return partial(json_record, language=language)
+    return partial(text_record, where="stdin" if _is_stdin(path) else str(path))
 
 
-def _batches(path: Path | None, *, prompt: str) -> Iterator[list[str]]:
-    if path is not None and str(path) != "-":
-        return _windows(read_lines(path))
-    arriving = arriving_lines(sys.stdin.buffer, where="stdin")
+def _is_stdin(path: Path | None) -> bool:
+    return path is None or str(path) == "-"
+
+
+def _batches(
+    path: Path | None, parse: Callable[[bytes, int], Record], *, prompt: str
+) -> Iterator[list[Record]]:
+    if path is not None and not _is_stdin(path):
+        return _windows(read_parsed(path, parse))
+    arriving = arriving_parsed(sys.stdin.buffer, parse)
     return _prompted(arriving, prompt) if sys.stdin.isatty() else arriving
 
 
-def _windows(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Yield lists of FIRST_WINDOW lines, then of up to WINDOW; good lines before a bad one too."""
-    window: list[str] = []
+def _windows(records: Iterator[Record]) -> Iterator[list[Record]]:
+    """Yield lists of FIRST_WINDOW records, then of up to WINDOW; those before bad UTF-8 too."""
+    window: list[Record] = []
     size = FIRST_WINDOW
     try:
-        for line in lines:
-            window.append(line)
+        for record in records:
+            window.append(record)
             if len(window) == size:
                 yield window
                 window, size = [], min(2 * size, WINDOW)
@@ -191,7 +206,7 @@ def _windows(lines: Iterator[str]) -> Iterator[list[str]]:
         yield window
 
 
-def _prompted(batches: Iterator[list[str]], prompt: str) -> Iterator[list[str]]:
+def _prompted(batches: Iterator[list[Record]], prompt: str) -> Iterator[list[Record]]:
     """Ask for each batch on the terminal, so that it does not seem to hang."""
     while True:
         print(prompt, end="", file=sys.stderr, flush=True)
@@ -200,38 +215,3 @@ def _prompted(batches: Iterator[list[str]], prompt: str) -> Iterator[list[str]]:
             print(file=sys.stderr)
             return
         yield batch
-
-
-def _layout(n_best: int, scores: bool, as_json: bool) -> Layout:
-    if as_json:
-        return _as_json
-    if n_best > 1:
-        return _as_list
-    return _with_score if scores else _as_text
-
-
-def _as_text(place: int, translation: "Translation") -> str:
-    return f"{translation.text}\n"
-
-
-def _with_score(place: int, translation: "Translation") -> str:
-    return f"{translation.score:.4f}\t{translation.text}\n"
-
-
-def _as_list(place: int, translation: "Translation") -> str:
-    rows = [f"{place} ||| {each.text} ||| {each.score:.4f}\n" for each in translation.n_best]
-    return "".join(rows)
-
-
-def _as_json(place: int, translation: "Translation") -> str:
-    return dump_record({"source": translation.source} | _fields(translation))
-
-
-def _fields(translation: "Translation") -> dict[str, Any]:
-    """Return what a record says about its translation."""
-    best, *_ = rows = [
-        {"translation": each.text}
-        | {k: v for k, v in asdict(each).items() if k not in ("text", "ids")}
-        for each in translation.n_best
-    ]
-    return best | {"n_best": rows}

@@ -14,9 +14,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, TypeVar
 
 from tfm.data.errors import DataError
+
+Line = TypeVar("Line")
 
 CHUNK = 1 << 16  # bytes asked for at a time: what a Linux pipe holds
 COMPRESSED = (".gz", ".xz", ".zst")  # suffixes that are decompressed
@@ -33,14 +35,24 @@ def read_lines(path: Path | str) -> Iterator[str]:
     Raises:
         DataError: for a file that cannot be read, is damaged, or is not UTF-8 (file, line, byte).
     """
+    where = "stdin" if str(path) == "-" else str(path)
+    return read_parsed(path, lambda raw, number: decode_line(raw, where, number))
+
+
+def read_parsed(path: Path | str, parse: Callable[[bytes, int], Line]) -> Iterator[Line]:
+    """Yield what `parse` makes of each line of a file and its number, counted from 1.
+
+    Raises:
+        DataError: for a file that cannot be read or is damaged, and what `parse` raises.
+    """
     if str(path) == "-":
-        for lines in arriving_lines(sys.stdin.buffer, where="stdin"):
+        for lines in arriving_parsed(sys.stdin.buffer, parse):
             yield from lines
         return
     path = Path(path)
     try:
         with _open(path) as read:
-            for lines in _lines(read, where=str(path), limit=CHUNK):  # a chunk has no more lines
+            for lines in _lines(read, parse, limit=CHUNK):  # a chunk has no more lines
                 yield from lines
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"{path}: damaged or cut short: {error}; fetch it again") from None
@@ -57,9 +69,35 @@ def arriving_lines(stream: BinaryIO, *, where: str, limit: int = 1024) -> Iterat
     Raises:
         DataError: for bad UTF-8, after the good lines before it have been yielded.
     """
+    return arriving_parsed(stream, lambda raw, number: decode_line(raw, where, number), limit=limit)
+
+
+def arriving_parsed(
+    stream: BinaryIO, parse: Callable[[bytes, int], Line], *, limit: int = 1024
+) -> Iterator[list[Line]]:
+    """Yield what `parse` makes of lines and their numbers, as `arriving_lines` yields lines."""
     # read1 takes what has arrived, in one system call; an unbuffered stream's read does the same.
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
-    return _lines(read, where=where, limit=limit)
+    return _lines(read, parse, limit=limit)
+
+
+def decode_line(raw: bytes, where: str, number: int) -> str:
+    """Return the text of a line, the first without a byte order mark.
+
+    Raises:
+        DataError: for bad UTF-8, with `where` and `number` as its place.
+    """
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        byte = raw[error.start]
+        utf16 = number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff")
+        remedy = f"iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8"
+        raise DataError(
+            f"{where}, line {number}, byte {error.start + 1}: not UTF-8 (0x{byte:02X}); "
+            f"convert it with, for instance, `{remedy}`"
+        ) from None
+    return text.removeprefix("\ufeff") if number == 1 else text
 
 
 def reason(error: OSError) -> str:
@@ -69,15 +107,17 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def _lines(read: Callable[[int], bytes], *, where: str, limit: int) -> Iterator[list[str]]:
+def _lines(
+    read: Callable[[int], bytes], parse: Callable[[bytes, int], Line], *, limit: int
+) -> Iterator[list[Line]]:
     number = 0
     for raw in _raw_lines(read):
         for start in range(0, len(raw), limit):
-            lines: list[str] = []
+            lines: list[Line] = []
             try:
                 for line in raw[start : start + limit]:
                     number += 1
-                    lines.append(_decode(line, where, number))
+                    lines.append(parse(line, number))
             except DataError:
                 if lines:  # the outcome must not depend on how the bytes arrived
                     yield lines
@@ -99,20 +139,6 @@ def _raw_lines(read: Callable[[int], bytes]) -> Iterator[list[bytes]]:
     last = b"".join(pending)  # if it ends in CR, that is text: no LF follows
     if last and not (first and last == _BOM):
         yield [last]
-
-
-def _decode(raw: bytes, where: str, number: int) -> str:
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        byte = raw[error.start]
-        utf16 = number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff")
-        remedy = f"iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8"
-        raise DataError(
-            f"{where}, line {number}, byte {error.start + 1}: not UTF-8 (0x{byte:02X}); "
-            f"convert it with, for instance, `{remedy}`"
-        ) from None
-    return text.removeprefix("\ufeff") if number == 1 else text
 
 
 @contextmanager

@@ -12,14 +12,19 @@ Masks are boolean and True means may attend. `memory` is the output of the encod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfm.model.request import Request
     from tfm.model.transformer import Transformer
     from tfm.model.translator import Translation, Translator
 
-__all__ = ["Transformer", "Translation", "Translator"]
+__all__ = ["Request", "Transformer", "Translation", "Translator"]
 
 
 def __getattr__(name: str) -> Any:
     """Import the public classes on first use, so that `tfm.model.settings` needs no torch."""
+    if name == "Request":
+        from tfm.model.request import Request
+
+        return Request
     if name == "Transformer":
         from tfm.model.transformer import Transformer
 

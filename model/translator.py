@@ -20,6 +20,7 @@ from tfm.model.checkpoint import LoadedModel, load_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.ensemble import Ensemble, require_same_vocabulary
 from tfm.model.prepared import prepare
+from tfm.model.request import Request
 from tfm.model.search import Hypothesis, beam_search
 from tfm.model.settings import DecodingSettings
 
@@ -43,6 +44,13 @@ class Candidate:
     tokens: list[str]
     ids: list[int]
     truncated: bool
+
+
+class Unit(NamedTuple):
+    """What is translated at a time: a text, or a part of a long one."""
+
+    ids: list[int]  # of the source, without EOS
+    request: Request
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,7 @@ class Translator:
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Request],
         *,
         beam: int | None = None,
         length_penalty: float | None = None,
@@ -145,7 +153,7 @@ class Translator:
 
     def translate_all(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Request],
         *,
         n_best: int = 1,
         beam: int | None = None,
@@ -155,7 +163,8 @@ class Translator:
         """Return the translation of each text with its score, pieces and alternatives.
 
         Args:
-            texts: any text; a line break in it does not come out again.
+            texts: any text; a line break in it does not come out again. A `Request` also says what
+                is to hold for its text alone.
             n_best: how many alternatives, at most `beam`.
             beam, length_penalty, max_length: in place of those of `self.decoding`.
 
@@ -174,22 +183,17 @@ class Translator:
         decoding = replace(
             self.decoding, **{key: value for key, value in options.items() if value is not None}
         )
-        lines, sources = self._segment(texts)
-        found = iter(
-            beam_search(
-                self._prepared,
-                [[*ids, EOS] for ids in sources],
-                decoding,
-                forbidden=self._forbidden,
-                n_best=n_best,
-            )
-        )
-        pairs = zip(texts, lines, strict=True)
-        return [self._assemble(t, line, [next(found) for _ in line], decoding) for t, line in pairs]
+        requests = [Request(text) if isinstance(text, str) else text for text in texts]
+        lines, units = self._segment(requests)
+        found = iter(self._search(units, decoding, n_best))
+        return [
+            self._assemble(request.text, line, [next(found) for _ in line], decoding)
+            for request, line in zip(requests, lines, strict=True)
+        ]
 
     def stream(
         self,
-        batches: Iterable[Sequence[str]],
+        batches: Iterable[Sequence[str | Request]],
         *,
         n_best: int = 1,
         beam: int | None = None,
@@ -221,23 +225,39 @@ class Translator:
             lines.append(f"ensemble: {len(self.models)} networks, the mean of their probabilities")
         return lines
 
-    def _segment(self, texts: Sequence[str]) -> tuple[list[list[Segment]], list[list[int]]]:
-        """Return the parts of each text (none of a blank one, mostly one), and the ids of all."""
+    def _search(
+        self, units: Sequence[Unit], decoding: DecodingSettings, n_best: int
+    ) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each unit: the one place that searches."""
+        return beam_search(
+            self._prepared,
+            [[*unit.ids, EOS] for unit in units],
+            decoding,
+            forbidden=self._forbidden,
+            n_best=n_best,
+        )
+
+    def _segment(self, requests: Sequence[Request]) -> tuple[list[list[Segment]], list[Unit]]:
+        """Return the parts of each text (none of a blank one, mostly one), and the units of all."""
         lines: list[list[Segment]] = []
-        sources: list[list[int]] = []
+        units: list[Unit] = []
         limit = self.limit
-        for text, ids in zip(texts, self.tokenizer.encode_source_batch(texts), strict=True):
+        encoded = self.tokenizer.encode_source_batch([request.text for request in requests])
+        for request, ids in zip(requests, encoded, strict=True):
+            text = request.text
             if not text.strip():
                 lines.append([])
             elif len(ids) <= limit:
                 lines.append([Segment(text, spaced=False)])
-                sources.append(ids)
+                units.append(Unit(ids, request))
             else:
                 self._warn_of_length(len(ids), limit)
                 parts = split_line(text, lambda t: len(self.tokenizer.encode_source(t)) <= limit)
                 lines.append(parts)
-                sources += self.tokenizer.encode_source_batch([part.text for part in parts])
-        return lines, sources
+                sources = self.tokenizer.encode_source_batch([part.text for part in parts])
+                asked = [request.part(part.text) for part in parts]
+                units += [Unit(*each) for each in zip(sources, asked, strict=True)]
+        return lines, units
 
     def _warn_of_length(self, length: int, limit: int) -> None:
         if not self._warned:

@@ -19,6 +19,7 @@ RECORDS = [
     '{"source": 3, "id": "8"}',
     '{"source": "\\ud800"}',
     '{"source": " ", "note": "\\ud800"}',
+    b'{"source": "caf\xe9"}',
 ]
 
 
@@ -28,8 +29,9 @@ def run(
     model: Path,
     *flags: str,
 ) -> tuple[int, list[str], str]:
-    text = "".join(line + "\n" for line in RECORDS)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    lines = [line if isinstance(line, bytes) else line.encode() for line in RECORDS]
+    raw = b"".join(line + b"\n" for line in lines)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
     code = main(["translate", str(model), "--device", "cpu", *flags])
     out, err = capsysbinary.readouterr()
     return code, out.decode().splitlines(), err.decode()
@@ -43,13 +45,14 @@ def test_each_record_gives_one_with_its_fields_or_an_error(
     first, second = Translator.load(tiny_model).translate(["A dog runs.", "The cat sleeps."])
     assert len(found) == len(RECORDS)
     bad = [i for i, each in enumerate(found) if "error" in each]
-    assert bad == [1, 3, 4, 5, 6]
+    assert bad == [1, 3, 4, 5, 6, 8]
     assert (found[0]["id"], found[0]["tags"]) == (7, ["x", None])
     assert (found[0]["translation"], found[2]["translation"]) == (first, second)
     assert found[2]["de"] == "kept" and found[5]["id"] == "8"
     assert found[7]["translation"] == "" and found[7]["note"] == "\ud800"
     assert "record 2: not JSON" in found[1]["error"]
-    assert code == 1 and "could not be translated: 5" in err.splitlines()[-1]
+    assert found[8] == {"error": "record 9: not UTF-8 at byte 16 (0xE9)"}
+    assert code == 1 and "could not be translated: 6" in err.splitlines()[-1]
 
 
 def test_strict_stops_at_the_first_bad_record(
@@ -60,7 +63,16 @@ def test_strict_stops_at_the_first_bad_record(
     assert "record 2: not JSON" in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("flags", [["--strict"], ["--jsonl", "--scores"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--strict"],
+        ["--text"],
+        ["--jsonl", "--text", "--json"],
+        ["--jsonl", "--scores"],
+        ["--json", "--scores"],
+    ],
+)
 def test_options_that_would_do_nothing_are_refused(
     capsys: pytest.CaptureFixture[str], tiny_model: Path, flags: list[str]
 ) -> None:
@@ -68,9 +80,24 @@ def test_options_that_would_do_nothing_are_refused(
     assert flags[-1] in capsys.readouterr().err
 
 
-def test_a_file_is_known_by_its_suffix(
+def test_records_can_be_written_as_lines_of_text(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tiny_model: Path
+) -> None:
+    code, lines, err = run(monkeypatch, capsysbinary, tiny_model, "--jsonl", "--text")
+    first, second = Translator.load(tiny_model).translate(["A dog runs.", "The cat sleeps."])
+    assert lines == [first, "", second, "", "", "", "", "", ""]
+    assert code == 1 and "a blank line stands for each" in err.splitlines()[-1]
+
+
+def test_files_are_known_by_their_suffixes(
     capsys: pytest.CaptureFixture[str], tiny_model: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "in.jsonl").write_text(RECORDS[0] + "\n", encoding="utf-8")
+    (tmp_path / "in.jsonl").write_text(str(RECORDS[0]) + "\n", encoding="utf-8")
     assert main(["translate", str(tiny_model), "--input", str(tmp_path / "in.jsonl")]) == 0
-    assert json.loads(capsys.readouterr().out)["id"] == 7
+    found = json.loads(capsys.readouterr().out)
+    assert found["id"] == 7
+    (tmp_path / "in.en").write_text("A dog runs.\n", encoding="utf-8")
+    text_to_json = ["--input", str(tmp_path / "in.en"), "-o", str(tmp_path / "out.jsonl")]
+    assert main(["translate", str(tiny_model), *text_to_json]) == 0
+    written = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
+    assert written == {key: value for key, value in found.items() if key not in ("id", "tags")}
