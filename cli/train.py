@@ -57,6 +57,8 @@ def train(
     .tsv, .csv, .jsonl or .parquet with columns en and de; or hf:NAME[:CONFIG[:SPLIT]]; or
     builtin[:N]. en and de are --source and --target.
 
+    With --set training.tensorboard=true, TensorBoard shows the run: tensorboard --logdir DIR.
+
     Repeat the command to continue a run that was stopped; Ctrl-C finishes the step and saves.
     --steps +N takes N steps more than the run in DIR has done; repeated after a stop, it goes on to
     the same end.

@@ -135,6 +135,8 @@ class TrainingSettings:
     # and Juditsky 1992); it remembers about 1 / (1 - ema_decay) steps.
     ema_decay: float = 0.0
     patience: int = 0  # validations without a new best before stopping; 0 never stops early
+    # Write the records of metrics.jsonl into DIR/tensorboard too; needs tfm[tensorboard].
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         for key in (

@@ -2,6 +2,7 @@
 
 config.toml  tokenizer.model  model.safetensors      what `translate` needs
 metrics.jsonl  learning_curve.svg  provenance.json   what happened
+tensorboard/events.out.tfevents.N                    the same for TensorBoard, if asked for
 diverged-step-7.jsonl                                what could not be learned from, if anything
 checkpoints/last.safetensors                         all state: training continues from it
 checkpoints/best.safetensors  best-00001000.safetensors ...   weights alone, by validation
@@ -54,6 +55,11 @@ class RunDirectory:
     def curve(self) -> Path:
         """The learning curve."""
         return self.path / "learning_curve.svg"
+
+    @property
+    def board(self) -> Path:
+        """The folder of what TensorBoard shows, if the run writes it."""
+        return self.path / "tensorboard"
 
     @property
     def provenance(self) -> Path:

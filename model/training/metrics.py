@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tfm.data.lines import atomic_writer, writing
+from tfm.model.training.board import Board
 
 Record = dict[str, Any]
 
@@ -27,10 +28,11 @@ class Metrics:
 
     Args:
         path: where the file is; None if another process writes it.
+        board: what shows the same to TensorBoard, if anything.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, board: Board | None = None) -> None:
+        self.path, self.board = path, board
         self.records: list[Record] = []
 
     def begin(self) -> None:
@@ -69,6 +71,13 @@ class Metrics:
             return
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+        if self.board:
+            self.board.add(record)
+
+    def close(self) -> None:
+        """Close what stays open while a run goes on."""
+        if self.board:
+            self.board.close()
 
     def series(self, kind: str, key: str) -> list[tuple[int, float]]:
         """Return the (step, value) points of one quantity."""
@@ -83,6 +92,8 @@ class Metrics:
             return
         with atomic_writer(self.path) as file:
             file.writelines(json.dumps(record) + "\n" for record in self.records)
+        if self.board:
+            self.board.begin(self.records)
 
 
 def _parse(line: bytes) -> Record | None:

@@ -4,7 +4,7 @@ Everything that can fail cheaply does so before the first file is written.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from tfm.model.checkpoint import build_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.settings import Settings
 from tfm.model.tensor_file import Stored
+from tfm.model.training.board import Board, require_tensorboard
 from tfm.model.training.directory import RunDirectory, holds_run
 from tfm.model.training.distributed import ALONE, Ranks
 from tfm.model.training.identity import (
@@ -90,6 +91,8 @@ def prepare(order: Order, reporter: Reporter, ranks: Ranks = ALONE) -> Iterator[
     Raises:
         UserError: one line that says what is wrong with settings, corpora, machine or directory.
     """
+    if order.settings.training.tensorboard:
+        require_tensorboard()
     machine = Machine.choose(order, ranks)
     directory = RunDirectory(order.directory)
     with (
@@ -98,7 +101,8 @@ def prepare(order: Order, reporter: Reporter, ranks: Ranks = ALONE) -> Iterator[
         ranks.wait()  # now the others find the run in the directory
         run = run or go_on(order, directory, machine, reporter)
         ranks.wait()  # and have read it before it changes
-        yield run
+        with closing(run.metrics):
+            yield run
 
 
 @contextmanager
@@ -200,13 +204,21 @@ def assemble(
         valid=material.valid,
         identity=material.identify(order.settings),
         progress=Progress(more_steps=order.more_steps),
-        metrics=Metrics(directory.metrics if machine.ranks.first else None),
+        metrics=metrics_of(order.settings, directory, machine.ranks),
     )
     for line in describe_material(material, order):
         reporter.on_note(line)
     for line in describe_learner(run, machine):
         reporter.on_note(line)
     return run
+
+
+def metrics_of(settings: Settings, directory: RunDirectory, ranks: Ranks) -> Metrics:
+    """Return the records of a run; the first rank alone writes them, and shows them if asked to."""
+    if not ranks.first:
+        return Metrics(None)
+    board = Board(directory.board) if settings.training.tensorboard else None
+    return Metrics(directory.metrics, board)
 
 
 def build_learner(settings: Settings, material: Material, machine: Machine) -> Learner:
