@@ -12,7 +12,7 @@ help:
 	@echo "make demo        train, translate, score and explain on the built-in corpus"
 	@echo "make test        the tests; test-slow: those that take minutes"
 	@echo "make lint types  ruff; mypy"
-	@echo "make gpu-check   the tests of the CUDA kernels, with timings (needs an NVIDIA GPU)"
+	@echo "make gpu-check   tests and measurements on an NVIDIA GPU, into runs/gpu-check"
 	@echo "make clean       remove .venv, build files and caches; runs/ stays"
 
 install: $(INSTALLED)

@@ -1,255 +1,204 @@
-"""Run every test that needs an NVIDIA GPU, then time every attention backend there.
+"""Run every test that needs an NVIDIA GPU, then measure attention, training and search there.
 
-    python tests/gpu_check.py [--quick] [--no-tests]          (make gpu-check)
+    python tests/gpu_check.py [-o DIR] [--minutes M] [--no-tests]          (make gpu-check)
 
-Progress and the report of the tests go to stderr. stdout gets two tables and, as its last line, one
-JSON object with the same numbers:
+Progress and the report of the tests go to stderr; the table goes to stdout and, with one JSON
+object of the same figures, into DIR: gpu-check.txt and gpu-check.json.
 
-    attention  forward and forward + backward in milliseconds, and peak memory in MiB, of one
-               attention of 8 heads of width 64 over 32,768 positions, for each backend, dtype and
-               length, with and without padding; and the operators that really ran
-    network    source + target tokens per second, padding not counted, of the size `base`
+    equality   the error of each backend against fp64, and which operators really ran
+    attention  `tfm bench attention`: time and memory against N
+    training   tokens per second, padding not counted, and the share of the peak of matrix products,
+               of steps of the presets' networks by each backend, with and without padding
+    search     sentences per second of the same networks with random weights and forced length
 
-A backend that refuses, or breaks, says so in place of its numbers. The exit code is 1 where there
-is no GPU, a test fails or a backend breaks.
+It takes M minutes at most: what is left then is not run, and says so. The exit code is 1 where
+there is no GPU, a test fails, or a backend breaks or is wrong.
 """
 
 import argparse
-import contextlib
 import json
-import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pytest
 import torch
 
-from tfm.data.errors import BackendError
-from tfm.model.attention.choice import BACKENDS, resolve
-from tfm.model.attention.padding import Padding
-from tfm.model.settings import SIZES, ModelSettings
-from tfm.model.transformer import Transformer
+from tfm.data.lines import atomic_writer
+from tfm.model.benchmarks import attention
+from tfm.model.benchmarks.attention_report import Report
+from tfm.model.benchmarks.attention_report import table as attention_table
+from tfm.model.benchmarks.entries import Deadline, Entry, table
+from tfm.model.benchmarks.equality import compare_backends
+from tfm.model.benchmarks.networks import Load, search_entries, training_entries
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-HEADS, WIDTH, VOCAB = 8, 64, 32_000
-OPERATORS = ("_scaled_dot_product", "varlen", "_flash_attention_forward", "_efficient_attention")
-
-
-@dataclass
-class Timing:
-    """One row of a table: what ran, and what it took, or why it did not run."""
-
-    what: str
-    backend: str
-    dtype: str
-    length: int
-    padded: bool
-    forward_ms: float | None = None
-    both_ms: float | None = None
-    peak_mib: float | None = None
-    tokens_per_s: float | None = None  # forward + backward
-    operators: str = ""
-    refused: str = ""
-    broken: bool = False  # failed by anything but a refusal or too little memory
+TESTS = Path(__file__).parent
+TESTS_SHARE = 0.5  # of the time, at most
+PRESETS = ("wmt14-base", "wmt14-big")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="only the lengths 64 and 1024")
-    parser.add_argument("--no-tests", action="store_true", help="only the timings")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
+@dataclass(frozen=True)
+class Sizes:
+    """How large all of it is. `overrides` make the presets' networks smaller."""
+
+    equality: int = 257  # positions: one more than any block
+    lengths: Sequence[int] = (256, 1024, 4096, 16384)
+    heads: int = 16
+    load: Load = Load(vocabulary=37_000, lengths=(32, 256), sentences=256)
+    dtypes: Sequence[str] = ("fp32", "bf16", "fp16")
+    training_dtypes: Sequence[str] = ("bf16",)
+    overrides: Sequence[str] = ()
+
+
+# For the tests of this script, where there is no GPU.
+SMALL = Sizes(
+    equality=33,
+    lengths=(64, 128),
+    heads=2,
+    load=Load(vocabulary=50, lengths=(8,), sentences=4),
+    dtypes=("fp32", "bf16"),
+    overrides=(
+        "model.d_model=16", "model.d_ff=32", "model.heads=2", "model.encoder_layers=1",
+        "model.decoder_layers=1", "training.batch_tokens=64",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is to be done: where, how large, until when."""
+
+    device: torch.device
+    sizes: Sizes
+    deadline: Deadline
+
+    def equality(self) -> Iterator[Entry]:
+        return compare_backends(self.device, self.sizes.dtypes, self.sizes.equality, self.deadline)
+
+    def training(self) -> Iterator[Entry]:
+        sizes = self.sizes
+        return training_entries(
+            PRESETS, sizes.load, self.device, sizes.training_dtypes, self.deadline, sizes.overrides
+        )
+
+    def search(self) -> Iterator[Entry]:
+        sizes = self.sizes
+        return search_entries(
+            PRESETS, sizes.load, self.device, sizes.training_dtypes, self.deadline, sizes.overrides
+        )
+
+    def attention(self) -> Report:
+        """Measure attention against N, the short lengths first."""
+        sizes, cuda = self.sizes, self.device.type == "cuda"
+        setup = attention.Setup(
+            device=self.device,
+            batch=1,
+            heads=sizes.heads,
+            window=128,
+            memory_limit=torch.cuda.mem_get_info(self.device)[0] if cuda else 2**30,
+        )
+        bounds = attention.measure_bounds(self.device, sizes.dtypes)
+        rows = []
+        for case in attention.cases(attention.KINDS, sizes.dtypes, [64], sizes.lengths):
+            tell(f"attention: {case.kind} {case.dtype} N = {case.length}")
+            if self.deadline.left:
+                rows.append(attention.run_case(case, setup, bounds))
+            else:
+                rows.append(attention.Row(case, not_run="the time was up"))
+        return Report(rows, bounds, {"heads": sizes.heads, "window": 128})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
         print("gpu-check: no NVIDIA GPU is available to this PyTorch", file=sys.stderr)
         return 1
-    failed = 0 if options.no_tests else run_tests()
-    lengths = (64, 1024) if options.quick else (64, 256, 1024, 4096)
-    device = torch.device("cuda")
+    device = torch.device(options.device)
     torch.backends.cuda.matmul.allow_tf32 = False
-    rows = [*attention_timings(device, lengths), *network_timings(device)]
-    print(table([row for row in rows if row.what != "network"]))
-    print(table([row for row in rows if row.what == "network"]))
-    report = {"pytest_exit_code": failed, "timings": [asdict(row) for row in rows]}
-    print(json.dumps(machine(device) | report))
-    return int(failed != 0 or any(row.broken for row in rows))
+    check = Check(device, SMALL if options.small else Sizes(), Deadline(60 * options.minutes))
+    tests = {} if options.no_tests else run_tests(TESTS, TESTS_SHARE * check.deadline.seconds)
+    report, text = measure(check)
+    report = {**machine(device), "tests": tests, **report}
+    report["passed"] = not (tests.get("exit_code") or broken(report))
+    report["seconds"] = round(check.deadline.seconds - check.deadline.left, 1)
+    text += f"tests: {tests.get('summary', 'not run')}\n"
+    print(text, end="")
+    write(options.output, {"gpu-check.txt": text, "gpu-check.json": json.dumps(report)})
+    return 0 if report["passed"] else 1
 
 
-def run_tests() -> int:
-    """Run the tests marked `gpu` and return pytest's exit code; 0 is success."""
-    with contextlib.redirect_stdout(sys.stderr):
-        return int(pytest.main([str(Path(__file__).parent), "-m", "gpu", "-q"]))
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path, default=Path("runs/gpu-check"), metavar="DIR")
+    parser.add_argument("--minutes", type=float, default=8.0, help="at most; 8 if not set")
+    parser.add_argument("--no-tests", action="store_true", help="only the measurements")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
+    parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
 
 
-def machine(device: torch.device) -> dict[str, str]:
-    major, minor = torch.cuda.get_device_capability(device)
+def tell(text: str) -> None:
+    print(f"gpu-check: {text}", file=sys.stderr)
+
+
+def run_tests(folder: Path, seconds: float) -> dict[str, Any]:
+    """Run the tests marked `gpu` in a process of their own; return how that ended."""
+    command = [sys.executable, "-m", "pytest", str(folder), "-m", "gpu", "-q"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"exit_code": 124, "summary": f"not done within {seconds:.0f} seconds"}
+    print(done.stdout, end="", file=sys.stderr)
+    lines = done.stdout.splitlines()
+    return {"exit_code": done.returncode, "summary": lines[-1] if lines else "no output"}
+
+
+def measure(check: Check) -> tuple[dict[str, Any], str]:
+    """Do all measurements; return them as JSON and as a table."""
+    report: dict[str, Any] = {}
+    text = ""
+    sections: dict[str, Callable[[], Iterator[Entry]]] = {
+        "equality": check.equality,
+        "training": check.training,
+        "search": check.search,
+    }
+    for name, entries in sections.items():
+        rows = []
+        for entry in entries():
+            tell(f"{name}: {' '.join(map(str, entry.labels.values()))}")
+            rows.append(entry)
+        report[name] = [row.to_json() for row in rows]
+        text += table(name, rows) + "\n"
+    found = check.attention()  # the last, for what it measures is known best
+    report["attention"] = found.to_json()
+    return report, text + "attention\n" + attention_table(found) + "\n"
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    cuda = device.type == "cuda"
     return {
-        "gpu": torch.cuda.get_device_name(device),
-        "capability": f"{major}.{minor}",
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "capability": list(torch.cuda.get_device_capability(device)) if cuda else None,
         "torch": torch.__version__,
-        "cuda": str(torch.version.cuda),
+        "cuda": torch.version.cuda,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
 
-def attention_timings(
-    device: torch.device, lengths: Sequence[int], *, positions: int = 32_768
-) -> Iterator[Timing]:
-    """Time each backend alone: encoder and decoder self-attention over so many positions."""
-    for length in lengths:
-        for what in ("encoder", "decoder"):
-            for dtype in DTYPES:
-                for padded in (False, True):
-                    for backend in BACKENDS:
-                        row = Timing(what, backend, dtype, length, padded)
-                        attempt(row, lambda row=row: time_attention(row, device, positions))
-                        yield row
+def broken(report: dict[str, Any]) -> bool:
+    """Return whether a row of any section is broken."""
+    return any(row["broken"] for name in ("equality", "training", "search") for row in report[name])
 
 
-def attempt(row: Timing, measure: Callable[[], None]) -> None:
-    """Fill in `row` by `measure`. What goes wrong becomes part of the row: the others still run."""
-    print(f"gpu-check: {row.what} {row.backend} {row.dtype} {row.length}", file=sys.stderr)
-    try:
-        measure()
-    except (BackendError, torch.OutOfMemoryError) as error:
-        row.refused = first_line(error)
-    except (RuntimeError, TypeError, ValueError) as error:
-        row.refused = f"{type(error).__name__}: {first_line(error)}"
-        row.broken = True
-
-
-def first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-def plan_for(row: Timing, device: torch.device):
-    return resolve(
-        row.backend, device=device, dtype=DTYPES[row.dtype], dropout=0.0, training=True,
-        head_width=WIDTH,
-    )  # fmt: skip
-
-
-def padding_for(rows: int, length: int, *, padded: bool, device: torch.device) -> Padding:
-    """Return full rows, or rows between a quarter of the length and all of it."""
-    if not padded:
-        return Padding.full(rows, length, device=device)
-    lengths = torch.linspace(length // 4, length, rows).long().tolist()
-    return Padding.from_lengths(lengths, longest=length, device=device)
-
-
-def time_attention(row: Timing, device: torch.device, positions: int) -> None:
-    B = max(2, positions // row.length)
-    padding = padding_for(B, row.length, padded=row.padded, device=device)
-    causal = row.what == "decoder"
-    attend = plan_for(row, device).decoder if causal else plan_for(row, device).encoder
-    shape = (B, row.length, HEADS, WIDTH)
-    q, k, v = (
-        torch.randn(shape, device=device, dtype=DTYPES[row.dtype]).transpose(1, 2).requires_grad_()
-        for _ in range(3)
-    )
-    upstream = torch.randn_like(q)
-    keys = None if causal else padding
-
-    def forward() -> torch.Tensor:
-        return attend(q, k, v, causal=causal, queries=padding, keys=keys, dropout=0.0)
-
-    def both() -> None:
-        torch.autograd.grad(forward(), (q, k, v), upstream)
-
-    row.operators = operators(forward)
-    row.forward_ms = milliseconds(torch.no_grad()(forward), device)
-    row.both_ms = milliseconds(both, device)
-    row.peak_mib = peak_mib(both, device)
-
-
-def network_timings(
-    device: torch.device, *, size: str = "base", length: int = 64, positions: int = 8192
-) -> Iterator[Timing]:
-    """Time forward and backward of a whole network in training, without the optimizer."""
-    settings = ModelSettings(**SIZES[size])
-    model = Transformer(settings, source_vocab=VOCAB, target_vocab=VOCAB, joint=True).to(device)
-    for dtype in DTYPES:
-        for padded in (False, True):
-            for backend in BACKENDS:
-                row = Timing("network", backend, dtype, length, padded)
-                attempt(row, lambda row=row: time_network(row, model, device, positions))
-                yield row
-
-
-def time_network(row: Timing, model: Transformer, device: torch.device, positions: int) -> None:
-    model.use_attention(plan_for(row, device))
-    B = max(2, positions // row.length)
-    padding = padding_for(B, row.length, padded=row.padded, device=device)
-    source, target = torch.randint(VOCAB, (2, B, row.length), device=device)
-    autocast = torch.autocast(device.type, DTYPES[row.dtype], enabled=row.dtype != "fp32")
-
-    def forward() -> torch.Tensor:
-        with autocast:
-            return model(source, target, source=padding, target=padding)
-
-    def both() -> None:
-        model.zero_grad()
-        forward().float().logsumexp(-1).mean().backward()
-
-    row.forward_ms = milliseconds(torch.no_grad()(forward), device)
-    row.both_ms = milliseconds(both, device)
-    row.peak_mib = peak_mib(both, device)
-    row.tokens_per_s = 2 * padding.total / row.both_ms * 1000
-
-
-def milliseconds(function: Callable[[], object], device: torch.device) -> float:
-    """Return the median time of ten calls after three to warm up."""
-    for _ in range(3):
-        function()
-    return statistics.median(_once(function, device) for _ in range(10))
-
-
-def _once(function: Callable[[], object], device: torch.device) -> float:
-    if device.type != "cuda":  # so that this script can be tested where there is no GPU
-        start = time.perf_counter()
-        function()
-        return (time.perf_counter() - start) * 1000
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    function()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end)
-
-
-def peak_mib(function: Callable[[], object], device: torch.device) -> float | None:
-    if device.type != "cuda":
-        return None
-    torch.cuda.reset_peak_memory_stats(device)
-    function()
-    return torch.cuda.max_memory_allocated(device) / 2**20
-
-
-def operators(function: Callable[[], object]) -> str:
-    """Return the names of the attention operators that `function` runs."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        function()
-    names = {event.key for event in profile.key_averages()}
-    return " ".join(sorted(n for n in names if any(operator in n for operator in OPERATORS)))
-
-
-def table(rows: list[Timing]) -> str:
-    """Return rows as aligned columns."""
-    lines = [
-        f"{'attention':9} {'backend':7} {'dtype':5} {'length':>6} {'padded':6} "
-        f"{'forward ms':>10} {'+backward':>10} {'peak MiB':>9} {'tokens/s':>9}  operators"
-    ]
-    for row in rows:
-        numbers = (row.forward_ms, row.both_ms, row.peak_mib, row.tokens_per_s)
-        cells = (
-            f"{'' if number is None else format(number, f',.{digits}f'):>{width}}"
-            for number, digits, width in zip(numbers, (3, 3, 0, 0), (10, 10, 9, 9), strict=True)
-        )
-        lines.append(
-            f"{row.what:9} {row.backend:7} {row.dtype:5} {row.length:6} "
-            f"{'yes' if row.padded else 'no':6} {' '.join(cells)}  {row.refused or row.operators}"
-        )
-    return "\n".join(lines) + "\n"
+def write(directory: Path, files: dict[str, str]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        with atomic_writer(directory / name) as file:
+            file.write(content)
+    tell(f"wrote to {directory}: {', '.join(files)}")
 
 
 if __name__ == "__main__":

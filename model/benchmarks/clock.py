@@ -69,8 +69,13 @@ def peak_bytes_of(call: Call, device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) - before
 
 
+def quiet_profiler() -> None:
+    """Keep PyTorch's profiler from writing to stderr; for before its first use."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
 def _recorded_peak(call: Call) -> int:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to stderr
+    quiet_profiler()
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         call()
