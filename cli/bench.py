@@ -10,6 +10,7 @@ import typer
 
 from tfm.cli import console
 from tfm.cli.bench_attention import bench_attention
+from tfm.cli.bench_translate import bench_translate
 from tfm.cli.config import load_settings
 from tfm.cli.options import (
     Attention,
@@ -34,6 +35,11 @@ bench.command(
     short_help="Measure time and memory of attention as N grows, by backend and form.",
     epilog="Example: tfm bench attention --lengths 256,1024,4096 -o runs/bench",
 )(bench_attention)
+bench.command(
+    "translate",
+    short_help="Measure translation: sentences per second in batches, and the time of one alone.",
+    epilog="Example: tfm bench translate --set model.d_model=512 --beams 5 --precisions fp32",
+)(bench_translate)
 
 Corpus = Annotated[
     str, typer.Option("--train", metavar="CORPUS", help="Pairs whose lengths the batches have.")
