@@ -44,6 +44,13 @@ Set = Annotated[
 DumpConfig = Annotated[
     bool, typer.Option("--dump-config", help="Print the resolved settings as TOML and stop.")
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Print what training would do and cost, after ten trial steps; write nothing.",
+    ),
+]
 Steps = Annotated[
     int | None,
     typer.Option(

@@ -13,6 +13,7 @@ from tfm.cli.options import (
     Config,
     Debug,
     Device,
+    DryRun,
     DumpConfig,
     More,
     OutputDirectory,
@@ -27,6 +28,7 @@ from tfm.cli.options import (
     Valid,
 )
 from tfm.cli.progress import TrainingProgress, describe_scores
+from tfm.model.ranks import Place
 
 if TYPE_CHECKING:
     from tfm.model.training.material import Order
@@ -48,6 +50,7 @@ def train(
     device: Device = "auto",
     precision: Precision = "auto",
     attention: Attention = "auto",
+    dry_run: DryRun = False,
     dump: DumpConfig = False,
     debug: Debug = False,
 ) -> None:
@@ -62,6 +65,9 @@ def train(
     Repeat the command to continue a run that was stopped; Ctrl-C finishes the step and saves.
     --steps +N takes N steps more than the run in DIR has done; repeated after a stop, it goes on to
     the same end.
+
+    --dry-run added to any such command prints to stdout what it would do: pairs that are left out
+    and why, batches, padding, parameters, memory, attention kernels, and how long it would take.
     """
     settings = load_settings(config, set_, source=source, target=target, steps=steps, seed=seed)
     if dump:
@@ -82,7 +88,25 @@ def train(
         precision=precision,
         attention=attention,
     )
-    carry_out(order)
+    (show_plan if dry_run else carry_out)(order)
+
+
+def show_plan(order: "Order") -> None:
+    """Print what training would do, and do nothing of it; of several processes, the first does."""
+    from tfm.model.memory import keep_freed_memory
+    from tfm.model.training.plan import plan
+
+    if Place.here().rank == 0:
+        keep_freed_memory()
+        plan(order, PlanPrinter())
+
+
+class PlanPrinter(TrainingProgress):
+    """Prints the lines of a plan, which are the result, to stdout."""
+
+    def on_note(self, text: str) -> None:
+        """Print a line."""
+        print(console.one_line(text))
 
 
 def carry_out(order: "Order") -> None:

@@ -51,6 +51,11 @@ class Side:
         offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
         return Side(np.concatenate([self.ids, other.ids]), offsets)
 
+    def first(self, count: int) -> "Side":
+        """Return the first `count` sentences, or all."""
+        offsets = self.offsets[: count + 1]
+        return Side(self.ids[: offsets[-1]], offsets)
+
     def padded(self, indices: Ints, *, before: int | None = None, after: int | None = None) -> Ints:
         """Return the sentences `indices`, with the id `before` or `after` each, padded: [B, L]."""
         begin, end = int(before is not None), int(after is not None)
@@ -97,6 +102,10 @@ class EncodedCorpus:
     def lines(self) -> Ints:
         """Where each pair stood in the corpus, counted from 1."""
         return np.delete(np.arange(len(self) + len(self.gaps)), np.asarray(self.gaps, int)) + 1
+
+    def first(self, count: int) -> "EncodedCorpus":
+        """Return the first `count` pairs, or all."""
+        return EncodedCorpus(self.source.first(count), self.target.first(count))
 
     def both_directions(self) -> "EncodedCorpus":
         """Return the pairs, and behind them each pair the other way round."""

@@ -127,9 +127,64 @@ def prepare_first(
 
 
 def go_on(order: Order, directory: RunDirectory, machine: Machine, reporter: Reporter) -> Run:
-    """Restore the run in the directory, and say what differs from before.
+    """Restore the run in the directory, and say what differs from before."""
+    found = find_run(order, directory)
+    order, material = found.order, found.gather(directory, reporter)
+    run = assemble(order, directory, material, machine, reporter)
+    run.resume(found.stored)
+    run.progress.more_steps = order.more_steps
+    if found.more_steps:
+        run.progress.validations_without_best = 0  # or patience would forbid what is asked for
+    if run.complete:
+        return run
+    for difference in changes(found.before, run.settings):
+        reporter.on_note(f"changed from here on: {difference}")
+    if moved := changed_machine(directory, machine):
+        reporter.on_note(f"computed otherwise from here on: {', '.join(moved)}")
+    if run.writes:
+        record(run, material, machine)
+    return run
 
-    What is wrong with the checkpoint or the settings is found before any corpus is read.
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run that is there to be continued.
+
+    Args:
+        stored: its checkpoints/last.safetensors.
+        before: the settings that it had.
+        order: what is asked for now, with the number of steps that is meant.
+        more_steps: how many of them are added to those done.
+    """
+
+    stored: Stored
+    before: Settings
+    order: Order
+    more_steps: int
+
+    def gather(self, directory: RunDirectory, reporter: Reporter) -> Material:
+        """Read the corpora that the run learns from, with its tokenizer. Writes nothing.
+
+        What is wrong with the settings is found before any corpus is read.
+
+        Raises:
+            CheckpointError: if the order is one for another run.
+        """
+        order, path = self.order, directory.path
+        identity = self.stored.header.get("identity", {})
+        require = partial(require_same_run, identity, directory=path, tell=reporter.on_note)
+        require(identify_settings(order.settings))
+        tokenizer = order.tokenizer or directory.tokenizer
+        material = gather(order, tokenizer=tokenizer, reporter=reporter)
+        require(material.identify(order.settings))
+        return material
+
+
+def find_run(order: Order, directory: RunDirectory) -> FoundRun:
+    """Read the state of the run in the directory. Writes nothing.
+
+    Raises:
+        CheckpointError: if it is damaged.
     """
     stored = read_state(directory.last)
     before = stored_settings(stored, directory.last) or order.settings
@@ -138,25 +193,7 @@ def go_on(order: Order, directory: RunDirectory, machine: Machine, reporter: Rep
         order = order.up_to(stored.header["progress"]["step"] + more)
     elif order.more_steps:
         order = order.up_to(before.training.steps)
-    identity = stored.header.get("identity", {})
-    require = partial(require_same_run, identity, directory=directory.path, tell=reporter.on_note)
-    require(identify_settings(order.settings))
-    material = gather(order, tokenizer=order.tokenizer or directory.tokenizer, reporter=reporter)
-    require(material.identify(order.settings))
-    run = assemble(order, directory, material, machine, reporter)
-    run.resume(stored)
-    run.progress.more_steps = order.more_steps
-    if more:
-        run.progress.validations_without_best = 0  # or patience would forbid what is asked for
-    if run.complete:
-        return run
-    for difference in changes(before, run.settings):
-        reporter.on_note(f"changed from here on: {difference}")
-    if moved := changed_machine(directory, machine):
-        reporter.on_note(f"computed otherwise from here on: {', '.join(moved)}")
-    if run.writes:
-        record(run, material, machine)
-    return run
+    return FoundRun(stored, before, order, more)
 
 
 def adds_steps(order: Order, stored: Stored) -> int:

@@ -1,0 +1,115 @@
+"""What training would do and cost, for `tfm train --dry-run`: all but the first file is made."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from tfm.data.batching import epoch_batches
+from tfm.model.ranks import Place
+from tfm.model.training.directory import RunDirectory, holds_run
+from tfm.model.training.material import Material, Order, gather
+from tfm.model.training.pace import times_due
+from tfm.model.training.recipe import Machine, assemble, find_run
+from tfm.model.training.rehearsal import STEPS, Memory, Rehearsal, rehearse
+from tfm.model.training.reporting import Reporter
+from tfm.model.training.run import Run
+from tfm.model.transformer import Transformer
+
+
+def plan(order: Order, reporter: Reporter) -> Run:
+    """Tell `reporter`, line by line, what training as `order` asks would do. Writes nothing.
+
+    Where the directory holds a run it is the plan of what is left of it.
+
+    Returns:
+        The run, of which nothing is on disk and whose learner is worn out.
+
+    Raises:
+        UserError: what the training itself would be refused with.
+    """
+    machine = Machine.choose(order)
+    directory = RunDirectory(order.directory)
+    done = 0
+    if holds_run(directory):
+        found = find_run(order, directory)
+        order, material = found.order, found.gather(directory, reporter)
+        done = found.stored.header["progress"]["step"]
+    else:
+        material = gather(order, tokenizer=order.tokenizer, reporter=reporter)
+    run = assemble(order, directory, material, machine, reporter)
+    reporter.on_note(describe_parts(run.learner.model))
+    reporter.on_note(describe_steps(run, material, done=done))
+    rehearsal = rehearse(run)
+    reporter.on_note(describe_memory(rehearsal.memory))
+    reporter.on_note(describe_time(run, rehearsal, done=done))
+    return run
+
+
+def describe_parts(model: Transformer) -> str:
+    """Return how many parameters are in which part; the numbers add up to all."""
+    parts = ", ".join(f"{count:,} {name}" for name, count in parameters_by_part(model))
+    return f"parameters: {parts}"
+
+
+def parameters_by_part(model: Transformer) -> Iterator[tuple[str, int]]:
+    """Yield the parts of the network with their numbers of parameters, shared ones once."""
+
+    def count(*prefixes: str) -> int:
+        weights = model.named_parameters()
+        return sum(weight.numel() for name, weight in weights if name.startswith(prefixes))
+
+    if model.joint:
+        yield "embeddings and output", count("target_embedding", "source_embedding")
+    else:
+        yield "source embedding", count("source_embedding")
+        yield "target embedding and output", count("target_embedding")
+    yield "encoder", count("encoder")
+    yield "decoder", count("decoder")
+
+
+def describe_steps(run: Run, material: Material, *, done: int) -> str:
+    """Return how many steps there are, and how often they see each pair."""
+    training = run.settings.training
+    processes = Place.here().size
+    each = training.accumulate * processes
+    corpus, first = material.corpus, training.both_directions_steps
+    epochs = 0.0
+    for pairs, steps in ((corpus, training.steps - first), (corpus.both_directions(), first)):
+        cut = epoch_batches(pairs, batch_tokens=training.batch_tokens, seed=training.seed, epoch=0)
+        epochs += steps * each / len(cut)
+    number = "one batch" if each == 1 else f"{each} batches"
+    before = f", of which {min(done, training.steps):,} are done" if done else ""
+    return f"steps: {training.steps:,} of {number} each{before}: {epochs:.1f} epochs"
+
+
+def describe_memory(memory: Memory) -> str:
+    """Return what is held at once, and for what."""
+    parts = {
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "moving average": memory.average,
+        "saved for the backward pass over the largest batch": memory.saved,
+    }
+    listed = ", ".join(f"{size(count)} {name}" for name, count in parts.items() if count)
+    return f"memory: about {size(memory.total)}: {listed}; intermediate results come on top"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for reading."""
+    mebibytes = count / 2**20
+    return f"{mebibytes / 1024:,.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:,.1f} MiB"
+
+
+def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
+    """Return how long the rest takes by the pace of the trial steps."""
+    training, pace = run.settings.training, rehearsal.pace
+    steps = max(training.steps - done, 0)
+    length = timedelta(seconds=round(pace.seconds_left(done, training)))
+    parts = f"{steps:,} steps of {1000 * pace.step:,.0f} ms"
+    if run.valid is not None:
+        count = times_due(done, training.steps, training.validate_every)
+        parts += f", {count:,} validations of about {pace.validation:,.1f} s and one at the end"
+    return (
+        f"time: about {length}: {parts}; {rehearsal.tokens_per_s:,.0f} tokens/s "
+        f"in {STEPS} trial steps"
+    )
