@@ -21,6 +21,7 @@ FLAGS = {
     "beam": ("decoding", "beam"),
     "length_penalty": ("decoding", "length_penalty"),
     "max_length": ("decoding", "max_length"),
+    "mbr": ("decoding", "mbr"),
 }
 
 

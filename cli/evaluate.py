@@ -20,6 +20,7 @@ from tfm.cli.options import (
     Ensemble,
     Json,
     LengthPenalty,
+    Mbr,
     Output,
     Precision,
     Set,
@@ -56,6 +57,7 @@ def evaluate(
     output: Output = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
+    mbr: Mbr = None,
     source: Source = None,
     target: Target = None,
     set_: Set = None,
@@ -78,6 +80,7 @@ def evaluate(
 
     _check_usage(model, hypotheses, output, ensemble)
     flags = {"beam": beam, "length_penalty": length_penalty, "source": source, "target": target}
+    flags["mbr"] = mbr
     settings = load_settings(None if model is None else model_config(model), set_, **flags)
     pairs = _read_test(test, settings.data)  # whatever is wrong with it shows before decoding
     conditions: dict[str, Any] = {"test": test}

@@ -45,4 +45,5 @@ def _as_json(place: int, record: Record, translation: "Translation") -> str:
 
 
 def _alternative(candidate: "Candidate") -> dict[str, Any]:
-    return {"translation": candidate.text} | {name: getattr(candidate, name) for name in FIELDS}
+    fields = {"translation": candidate.text} | {name: getattr(candidate, name) for name in FIELDS}
+    return fields if candidate.utility is None else fields | {"utility": candidate.utility}

@@ -78,6 +78,14 @@ LengthPenalty = Annotated[
         "(decoding.length_penalty; 1 if not set).",
     ),
 ]
+Mbr = Annotated[
+    Literal["none", "chrf"] | None,
+    typer.Option(
+        "--mbr",
+        help="Of all hypotheses of the beam, take the one with the highest expected chrF against "
+        "the others: minimum Bayes risk (decoding.mbr; none if not set).",
+    ),
+]
 
 # Text
 Train = Annotated[str | None, typer.Option("--train", metavar="CORPUS", help="Pairs to train on.")]

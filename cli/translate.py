@@ -21,6 +21,7 @@ from tfm.cli.options import (
     Ensemble,
     Json,
     LengthPenalty,
+    Mbr,
     Model,
     NBest,
     Output,
@@ -73,6 +74,7 @@ def translate(
     text: Text = False,
     strict: Strict = False,
     length_penalty: LengthPenalty = None,
+    mbr: Mbr = None,
     max_length: MaxLength = None,
     set_: Set = None,
     ensemble: Ensemble = None,
@@ -89,13 +91,15 @@ def translate(
     record read gives one record, or with --text a line; a bad one gets a field `error`, or a blank
     line, and the exit code is 1. A hypothesis of n pieces, end of sentence included, scores
     log P(translation | source) / n^length_penalty.
+
+    With --mbr chrf the translations come by expected chrF, not by score; in JSON it is `utility`.
     """
     jsonl = jsonl or _is_jsonl(input_)
     _check_usage(jsonl=jsonl, as_json=as_json, text=text, strict=strict)
     as_json = as_json or _is_jsonl(output) or (jsonl and not text)
     if as_json and scores:
         raise typer.BadParameter("--scores is for lines of text; JSON has the scores anyway")
-    flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
+    flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length, "mbr": mbr}
     settings = load_settings(model_config(model), set_, **flags)
     machine = {"device": device, "precision": precision, "attention": attention}
     translator = load_translator(model, settings, ensemble=ensemble, **machine)

@@ -195,6 +195,8 @@ class DecodingSettings:
     max_length: int = 256  # pieces, and at most max_length_ratio times the source's plus 10
     max_length_ratio: float = 2.0
     batch_tokens: int = 4096  # source pieces times beam per batch, padding included
+    # Of all hypotheses of the beam, take the one with the highest expected chrF: `tfm.model.mbr`.
+    mbr: Literal["none", "chrf"] = "none"
 
     def __post_init__(self) -> None:
         for key in ("beam", "max_length", "batch_tokens"):
@@ -206,6 +208,7 @@ class DecodingSettings:
             self.length_penalty,
             "must be at least 0 and at most 10",
         )
+        require(self.mbr in ("none", "chrf"), "mbr", self.mbr, 'must be "none" or "chrf"')
         require(
             self.max_length_ratio > 0, "max_length_ratio", self.max_length_ratio, "must be above 0"
         )

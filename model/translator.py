@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -19,9 +20,10 @@ from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.checkpoint import LoadedModel, load_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.ensemble import Ensemble, require_same_vocabulary
+from tfm.model.mbr import Choice, rerank
 from tfm.model.prepared import prepare
 from tfm.model.request import Request
-from tfm.model.search import Hypothesis, beam_search
+from tfm.model.search import beam_search
 from tfm.model.settings import DecodingSettings
 
 
@@ -36,6 +38,8 @@ class Candidate:
         tokens: the pieces as the model chose them; U+2581 stands for a space.
         ids: of the same pieces in the target vocabulary.
         truncated: it was cut at the maximum length.
+        utility: its expected chrF where `decoding.mbr` asks for that (of a text in parts, their
+            mean); else None.
     """
 
     text: str
@@ -44,6 +48,7 @@ class Candidate:
     tokens: list[str]
     ids: list[int]
     truncated: bool
+    utility: float | None = None
 
 
 class Unit(NamedTuple):
@@ -53,7 +58,7 @@ class Unit(NamedTuple):
     request: Request
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Translation(Candidate):
     """The best translation of `source`, and the `n_best` best, itself being the first of them."""
 
@@ -144,10 +149,11 @@ class Translator:
         beam: int | None = None,
         length_penalty: float | None = None,
         max_length: int | None = None,
+        mbr: str | None = None,
     ) -> list[str]:
         """Return the translation of each text; see `translate_all` for the options."""
         translations = self.translate_all(
-            texts, beam=beam, length_penalty=length_penalty, max_length=max_length
+            texts, beam=beam, length_penalty=length_penalty, max_length=max_length, mbr=mbr
         )
         return [translation.text for translation in translations]
 
@@ -159,14 +165,15 @@ class Translator:
         beam: int | None = None,
         length_penalty: float | None = None,
         max_length: int | None = None,
+        mbr: str | None = None,
     ) -> list[Translation]:
         """Return the translation of each text with its score, pieces and alternatives.
 
         Args:
             texts: any text; a line break in it does not come out again. A `Request` also says what
                 is to hold for its text alone.
-            n_best: how many alternatives, at most `beam`.
-            beam, length_penalty, max_length: in place of those of `self.decoding`.
+            n_best: how many alternatives, at most `beam`; with `mbr` only those of distinct text.
+            beam, length_penalty, max_length, mbr: in place of those of `self.decoding`.
 
         Raises:
             TypeError: for one string, whose characters would be taken for texts.
@@ -179,6 +186,7 @@ class Translator:
             "beam": beam,
             "length_penalty": length_penalty,
             "max_length": max_length,
+            "mbr": mbr,
         }
         decoding = replace(
             self.decoding, **{key: value for key, value in options.items() if value is not None}
@@ -227,15 +235,19 @@ class Translator:
 
     def _search(
         self, units: Sequence[Unit], decoding: DecodingSettings, n_best: int
-    ) -> list[list[Hypothesis]]:
+    ) -> list[list[Choice]]:
         """Return the best hypotheses of each unit: the one place that searches."""
-        return beam_search(
+        found = beam_search(
             self._prepared,
             [[*unit.ids, EOS] for unit in units],
             decoding,
             forbidden=self._forbidden,
-            n_best=n_best,
+            n_best=n_best if decoding.mbr == "none" else max(n_best, decoding.beam),
         )
+        if decoding.mbr == "none":
+            return [[Choice(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
+        decode = self.tokenizer.decode_target
+        return [rerank(each, [decode(h.tokens) for h in each])[:n_best] for each in found]
 
     def _segment(self, requests: Sequence[Request]) -> tuple[list[list[Segment]], list[Unit]]:
         """Return the parts of each text (none of a blank one, mostly one), and the units of all."""
@@ -271,14 +283,14 @@ class Translator:
         self,
         source: str,
         segments: Sequence[Segment],
-        found: Sequence[Sequence[Hypothesis]],
+        found: Sequence[Sequence[Choice]],
         decoding: DecodingSettings,
     ) -> Translation:
         """Return the translation of a text from the hypotheses of its segments."""
-        count = max((len(hypotheses) for hypotheses in found), default=1)
+        count = max((len(choices) for choices in found), default=1)
         n_best = [
             # The k-th best of a line in parts is made of the k-th best of each.
-            self._candidate(segments, [h[min(k, len(h) - 1)] for h in found], decoding)
+            self._candidate(segments, [each[min(k, len(each) - 1)] for each in found], decoding)
             for k in range(count)
         ]
         return Translation(**vars(n_best[0]), source=source, n_best=n_best)
@@ -286,9 +298,11 @@ class Translator:
     def _candidate(
         self,
         segments: Sequence[Segment],
-        hypotheses: Sequence[Hypothesis],
+        choices: Sequence[Choice],
         decoding: DecodingSettings,
     ) -> Candidate:
+        hypotheses = [choice.hypothesis for choice in choices]
+        utilities = [choice.utility for choice in choices if choice.utility is not None]
         texts = [self.tokenizer.decode_target(h.tokens) for h in hypotheses]
         text = join_segments(segments, texts) if len(texts) > 1 else "".join(texts)
         assert "\n" not in text and "\r" not in text, "search let a line break through"
@@ -302,6 +316,7 @@ class Translator:
             tokens=self.tokenizer.target_pieces(ids),
             ids=ids,
             truncated=any(h.truncated for h in hypotheses),
+            utility=fmean(utilities) if utilities else None,
         )
 
 
