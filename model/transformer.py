@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from tfm.model.attention.choice import AttentionPlan
 from tfm.model.attention.padding import Padding
 from tfm.model.dropout import Dropout
+from tfm.model.layer_calls import DIRECT, LayerCalls
 from tfm.model.layers import DecoderLayer, EncoderLayer
 from tfm.model.positions import Positions
 from tfm.model.settings import ModelSettings
@@ -51,6 +52,7 @@ class Transformer(nn.Module):
         pre = settings.norm == "pre"  # pre-norm leaves the last sum unnormalised
         self.encoder_norm = nn.LayerNorm(D) if pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(D) if pre else nn.Identity()
+        self.training_calls = DIRECT  # a run-time choice, as the attention backends are
 
     @property
     def num_parameters(self) -> int:
@@ -77,7 +79,7 @@ class Transformer(nn.Module):
         """
         x: Tensor = self.embed(self.source_embedding, source_ids, kept=kept)
         for layer in self.encoder:
-            x = layer(x, source=source)
+            x = self._calls.encoder(layer, x, source)
         x = self.encoder_norm(x)
         return x
 
@@ -97,10 +99,13 @@ class Transformer(nn.Module):
         """
         x: Tensor = self.embed(self.target_embedding, target_ids, kept=kept)
         for layer in self.decoder:
-            kv = layer.cross_attention.keys_values(memory)
-            x = layer(x, memory=kv, source=source, target=target)
+            x = self._calls.decoder(layer, x, memory, source, target)
         x = self.decoder_norm(x)
         return x
+
+    @property
+    def _calls(self) -> LayerCalls:
+        return self.training_calls if self.training else DIRECT
 
     def project(self, hidden: Tensor) -> Tensor:
         """Return logits, ... V, of hidden states, ... D: the product with the target embedding."""

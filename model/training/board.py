@@ -32,7 +32,7 @@ def require_tensorboard() -> None:
         import tensorboard.compat.proto.event_pb2  # noqa: F401
     except ImportError:
         raise UserError(
-            "training.tensorboard needs the package tensorboard: pip install 'tfm[tensorboard]'"
+            "training.tensorboard needs the package tensorboard: pip install tensorboard"
         ) from None
 
 

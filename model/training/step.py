@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tfm.data.batching import Batch
 from tfm.data.errors import UserError
 from tfm.model.checkpoint import weights_of
+from tfm.model.layer_calls import DIRECT, LayerCalls
 from tfm.model.settings import TrainingSettings
 from tfm.model.training.consistency import TwoViews
 from tfm.model.training.cross_entropy import Losses
@@ -75,6 +76,7 @@ class Learner:
         ranks: Ranks = ALONE,
     ) -> "Learner":
         """Prepare `model`, which is on `device`, for training in `dtype`."""
+        model.training_calls = layer_calls(settings)
         scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         objective = Objective(
             model, label_smoothing=settings.label_smoothing, views=TwoViews.of(settings)
@@ -105,6 +107,11 @@ class Learner:
         return torch.autocast(
             self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32
         )
+
+
+def layer_calls(settings: TrainingSettings) -> LayerCalls:
+    """Return how a step is to run the layers."""
+    return DIRECT.checkpointed() if settings.gradient_checkpointing else DIRECT
 
 
 def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
