@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfm.cli import console
+from tfm.cli.decoding import DECODING_FLAGS
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.model.settings import Override, Settings
 
@@ -22,6 +23,7 @@ FLAGS = {
     "length_penalty": ("decoding", "length_penalty"),
     "max_length": ("decoding", "max_length"),
     "mbr": ("decoding", "mbr"),
+    **{key: ("decoding", key) for key in DECODING_FLAGS},
 }
 
 

@@ -12,6 +12,7 @@ import typer
 from tfm.cli import console
 from tfm.cli.config import load_settings, load_translator, model_config
 from tfm.cli.console import log
+from tfm.cli.decoding import with_decoding_flags
 from tfm.cli.options import (
     Attention,
     Beam,
@@ -49,6 +50,7 @@ Hypotheses = Annotated[
 PART = 512  # sentences translated between two steps of the progress bar
 
 
+@with_decoding_flags
 def evaluate(
     model: Model = None,
     *,
@@ -67,6 +69,7 @@ def evaluate(
     attention: Attention = "auto",
     as_json: Json = False,
     debug: Debug = False,
+    **decoding: Any,
 ) -> None:
     """Translate a test set and score it with sacrebleu: BLEU, chrF and TER, with signatures.
 
@@ -81,7 +84,8 @@ def evaluate(
     _check_usage(model, hypotheses, output, ensemble)
     flags = {"beam": beam, "length_penalty": length_penalty, "source": source, "target": target}
     flags["mbr"] = mbr
-    settings = load_settings(None if model is None else model_config(model), set_, **flags)
+    config = None if model is None else model_config(model)
+    settings = load_settings(config, set_, **flags, **decoding)
     pairs = _read_test(test, settings.data)  # whatever is wrong with it shows before decoding
     conditions: dict[str, Any] = {"test": test}
     if hypotheses is not None:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tfm.cli import console
 from tfm.cli.config import load_settings, load_translator, model_config
+from tfm.cli.decoding import with_decoding_flags
 from tfm.cli.layouts import Layout, layout_of
 from tfm.cli.options import (
     Attention,
@@ -62,6 +63,7 @@ Text = Annotated[
 ]
 
 
+@with_decoding_flags
 def translate(
     model: Model,
     input_: Input = None,
@@ -82,6 +84,7 @@ def translate(
     precision: Precision = "auto",
     attention: Attention = "auto",
     debug: Debug = False,
+    **decoding: Any,
 ) -> None:
     """Translate each line of stdin (or --input) to a line of stdout (or --output).
 
@@ -100,7 +103,7 @@ def translate(
     if as_json and scores:
         raise typer.BadParameter("--scores is for lines of text; JSON has the scores anyway")
     flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length, "mbr": mbr}
-    settings = load_settings(model_config(model), set_, **flags)
+    settings = load_settings(model_config(model), set_, **flags, **decoding)
     machine = {"device": device, "precision": precision, "attention": attention}
     translator = load_translator(model, settings, ensemble=ensemble, **machine)
     language = translator.settings.data.source

@@ -5,6 +5,7 @@ end in EOS are finished, and the N best of the others live on. Ties go to the lo
 the lower id.
 """
 
+import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ class Hypothesis:
     Attributes:
         tokens: target ids.
         log_probability: log P(tokens, EOS | source); without EOS if truncated.
-        score: `log_probability` / n ** length_penalty for n ids, EOS included.
+        score: `log_probability` / n ** length_penalty for n ids, EOS included; where a penalty
+            makes some ids count for more, what they count in place of `log_probability`.
         truncated: it was cut at the maximum length and has no EOS.
         token_log_probabilities: one for each of its n ids, EOS included.
     """
@@ -40,14 +42,14 @@ class Hypothesis:
 class Beams(NamedTuple):
     """The live hypotheses of B sentences, N each, best first, all t ids long.
 
-    Where a sentence has fewer than N, dead ones of log probability -inf stand after them.
+    Where a sentence has fewer than N, dead ones with a total of -inf stand after them.
     """
 
     sentences: Tensor  # B: place among the sources
     longest: Tensor  # B: most ids that a hypothesis may have
     tokens: Tensor  # B N t+1: BOS and t ids
     token_log_probabilities: Tensor  # B N t
-    log_probability: Tensor  # B N
+    total: Tensor  # B N: what they are ranked by, the sum of what their ids count: log P, mostly
     rows: Tensor  # B N: which row (of B * N) of the step before each continues
 
     @classmethod
@@ -59,7 +61,7 @@ class Beams(NamedTuple):
             longest=torch.tensor(longest, device=device),
             tokens=torch.full((B, 1, 1), BOS, device=device),
             token_log_probabilities=torch.empty(B, 1, 0, device=device),
-            log_probability=torch.zeros(B, 1, device=device),
+            total=torch.zeros(B, 1, device=device),
             rows=torch.arange(B, device=device)[:, None],
         )
 
@@ -76,13 +78,18 @@ class Beams(NamedTuple):
 class Extensions(NamedTuple):
     """The C best extensions of each sentence's live hypotheses by one id, best first."""
 
-    log_probability: Tensor  # B C, of the whole extended hypothesis
+    total: Tensor  # B C, of the whole extended hypothesis
     beam: Tensor  # B C: which live hypothesis is extended
     token: Tensor  # B C
-    token_log_probability: Tensor  # B C
+    token_log_probability: Tensor  # B C: what the id counts
+
+    def with_probabilities(self, next_ids: Tensor) -> "Extensions":
+        """Return the same with log P of each id, from B N V, where it counts something else."""
+        places = self.beam * next_ids.shape[2] + self.token
+        return self._replace(token_log_probability=next_ids.flatten(1).gather(1, places))
 
 
-def best_extensions(log_probability: Tensor, next_ids: Tensor, count: int) -> Extensions:
+def best_extensions(total: Tensor, next_ids: Tensor, count: int) -> Extensions:
     """Return the `count` best extensions of each sentence, or all where there are fewer.
 
     To sort N V of them is slow, to find the largest of each CHUNK of ids is quick. And the `count`
@@ -90,12 +97,12 @@ def best_extensions(log_probability: Tensor, next_ids: Tensor, count: int) -> Ex
     many extensions that are better than its own, or as good and further left.
 
     Args:
-        log_probability: of the live hypotheses, B N.
-        next_ids: log P of each id after each of them, B N V.
+        total: of the live hypotheses, B N.
+        next_ids: what each id counts after each of them, B N V.
         count: twice the beam, so that N of them live on even if N end in EOS.
     """
     B, N, V = next_ids.shape
-    largest = log_probability[:, :, None] + chunk_maxima(next_ids)  # B N V/CHUNK
+    largest = total[:, :, None] + chunk_maxima(next_ids)  # B N V/CHUNK
     _, chunk = stable_topk(largest.flatten(1), min(count, N * largest.shape[2]))
     chunk = chunk.sort(1).values  # B C
     beam, first = chunk // largest.shape[2], chunk % largest.shape[2] * CHUNK
@@ -104,10 +111,10 @@ def best_extensions(log_probability: Tensor, next_ids: Tensor, count: int) -> Ex
     each = next_ids.flatten(1).gather(1, places.flatten(1)).view_as(ids)
     if V % CHUNK:  # the last chunk of each hypothesis is not full
         each.masked_fill_(ids >= V, -torch.inf)
-    extended = log_probability.gather(1, beam)[:, :, None] + each
+    extended = total.gather(1, beam)[:, :, None] + each
     values, best = stable_topk(extended.flatten(1), min(count, N * V))
     return Extensions(
-        log_probability=values,
+        total=values,
         beam=beam.gather(1, best // CHUNK),
         token=ids.flatten(1).gather(1, best).clamp(max=V - 1),
         token_log_probability=each.flatten(1).gather(1, best),
@@ -156,7 +163,7 @@ def ending(best: Extensions, beam: int) -> Tensor:
 def extend(beams: Beams, best: Extensions, beam: int) -> Beams:
     """Return the N best extensions that do not end, as the next live hypotheses."""
     ended = best.token == EOS
-    best = best._replace(log_probability=best.log_probability.masked_fill(ended, -torch.inf))
+    best = best._replace(total=best.total.masked_fill(ended, -torch.inf))
     order = ended.sort(dim=1, stable=True).indices[:, :beam]  # B N, the others in their order
     best = Extensions(*(part.gather(1, order) for part in best))
     at = torch.arange(len(order), device=order.device)[:, None], best.beam
@@ -166,8 +173,8 @@ def extend(beams: Beams, best: Extensions, beam: int) -> Beams:
         longest=beams.longest,
         tokens=torch.cat([beams.tokens[at], best.token[..., None]], dim=2),
         token_log_probabilities=torch.cat([past, best.token_log_probability[..., None]], dim=2),
-        log_probability=best.log_probability,
-        rows=at[0] * beams.log_probability.shape[1] + best.beam,
+        total=best.total,
+        rows=at[0] * beams.total.shape[1] + best.beam,
     )
 
 
@@ -192,7 +199,7 @@ class Shortlist:
 
         Dead ones never are: their score of -inf exceeds nothing.
         """
-        score = best.log_probability / (beams.length + 1) ** self.length_penalty
+        score = best.total / (beams.length + 1) ** self.length_penalty
         good = ending(best, self.beam) & (score > self.needed[beams.sentences][:, None])
         b, c = good.nonzero(as_tuple=True)
         if not len(b):
@@ -202,7 +209,6 @@ class Shortlist:
         found = _read_out(
             beams.tokens[at],
             torch.cat([past, best.token_log_probability[b, c][:, None]], dim=1),
-            best.log_probability[b, c],
             score[b, c],
             truncated=False,
         )
@@ -213,23 +219,28 @@ class Shortlist:
 
     def add_truncated(self, beams: Beams) -> None:
         """Fill up with live hypotheses that may grow no longer: they rank after all finished."""
-        score = beams.log_probability / beams.length**self.length_penalty
+        score = beams.total / max(beams.length, 1) ** self.length_penalty
         short = torch.tensor([len(kept) < self.n_best for kept in self.kept])
-        alive = beams.log_probability > -torch.inf
+        alive = beams.total > -torch.inf
         b, n = (alive & short.to(alive.device)[beams.sentences][:, None]).nonzero(as_tuple=True)
-        parts = beams.tokens, beams.token_log_probabilities, beams.log_probability, score
+        parts = beams.tokens, beams.token_log_probabilities, score
         found = _read_out(*(part[b, n] for part in parts), truncated=True)
         for source, hypothesis in zip(beams.sentences[b].tolist(), found, strict=True):
             if len(self.kept[source]) < self.n_best:
                 self.kept[source].append(hypothesis)
 
+    def add_stuck(self, beams: Beams) -> None:
+        """Keep hypotheses that nothing may follow, where there is nothing else to keep."""
+        without = torch.tensor([not kept for kept in self.kept]).to(beams.sentences.device)
+        self.add_truncated(beams.select(without[beams.sentences]))
+
     def settled(self, beams: Beams) -> Tensor:
         """Return for which sentences, B, no live hypothesis can still enter the list.
 
-        log P never grows, so a hypothesis that lives now scores at most
-        log P / longest ** length_penalty in the end.
+        A total never grows, so a hypothesis that lives now scores at most
+        total / longest ** length_penalty in the end.
         """
-        bound = beams.log_probability.amax(1) / beams.longest.float() ** self.length_penalty
+        bound = beams.total.amax(1) / beams.longest.float() ** self.length_penalty
         return bound <= self.needed[beams.sentences]
 
     def _needed(self, kept: Sequence[Hypothesis]) -> float:
@@ -245,17 +256,12 @@ def _descending(hypothesis: Hypothesis) -> float:
 def _read_out(
     tokens: Tensor,
     token_log_probabilities: Tensor,
-    log_probability: Tensor,
     score: Tensor,
     *,
     truncated: bool,
 ) -> list[Hypothesis]:
     """Bring hypotheses, one a row (tokens with BOS, without EOS), to the host."""
     rows = zip(
-        tokens[:, 1:].tolist(),
-        log_probability.tolist(),
-        score.tolist(),
-        token_log_probabilities.tolist(),
-        strict=True,
+        tokens[:, 1:].tolist(), score.tolist(), token_log_probabilities.tolist(), strict=True
     )
-    return [Hypothesis(ids, log_p, s, truncated, each) for ids, log_p, s, each in rows]
+    return [Hypothesis(ids, math.fsum(each), s, truncated, each) for ids, s, each in rows]

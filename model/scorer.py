@@ -59,7 +59,7 @@ class NetworkScorer:
     def log_probabilities(self, beams: Beams) -> Tensor:
         """Run one step of the network: only the last id of each hypothesis is new to it."""
         hidden = self.model.step(beams.tokens[:, :, -1].flatten(), self.cache)
-        return self._next_ids(hidden).view(*beams.log_probability.shape, -1)
+        return self._next_ids(hidden).view(*beams.total.shape, -1)
 
     def keep(self, sentences: Tensor) -> None:
         """Drop the source of all other sentences."""

@@ -5,12 +5,17 @@ with `longest` from `DecodingSettings.longest`. A hypothesis of n ids, EOS inclu
 
     score = log P(target | source) / n ** length_penalty
 
+unless a penalty makes some ids count for more (`processors`). Rules make the space smaller.
+
 The result is the best finished hypotheses after `longest` steps of `beams`. A sentence leaves its
 batch earlier only when that cannot change its result. So a translation depends neither on `n_best`
 nor on the other sentences of its batch, and a beam as wide as the space finds the best there is.
 
 A beam of 1 is greedy search: the best id at every step, up to the first EOS. (It has no second
 hypothesis for the length penalty to weigh against.)
+
+Where the rules let no hypothesis go on, and none has ended, the best of the last ones is the
+result, marked as truncated.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -20,9 +25,10 @@ from torch import Tensor
 
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.tokenizer import BOS, PAD
-from tfm.model.beams import Beams, Hypothesis, Shortlist, best_extensions, extend
+from tfm.model.beams import Beams, Extensions, Hypothesis, Shortlist, best_extensions, extend
 from tfm.model.ensemble import Ensemble
 from tfm.model.prepared import Prepared, prepare
+from tfm.model.processors import Processor, forbid, penalise_repetition, rules
 from tfm.model.scorer import Scorer, log_softmax, pad
 from tfm.model.settings import DecodingSettings
 from tfm.model.transformer import Transformer
@@ -30,7 +36,6 @@ from tfm.model.transformer import Transformer
 __all__ = ["Hypothesis", "batches_by_length", "beam_search", "force_score", "search"]
 
 Start = Callable[[Sequence[Sequence[int]]], Scorer]  # the sources of one batch to its scorer
-Processor = Callable[[Tensor, Beams], Tensor]  # log P of each next id, B N V, to what counts
 
 
 def beam_search(
@@ -76,8 +81,8 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Do what `beam_search` does with the scorers that `start` makes, one for each batch.
 
-    `processors` see the log probabilities of the next ids in turn, before the best are chosen.
-    What they return is what hypotheses are ranked and scored by; -inf rules an id out.
+    `processors` see the log probabilities of the next ids in turn, before the best are chosen, and
+    rule ids out by -inf. The rules of `settings` come after them.
     """
     if not 1 <= n_best <= settings.beam:
         raise SettingsError(
@@ -85,6 +90,7 @@ def search(
         )
     results: list[list[Hypothesis]] = [[] for _ in sources]
     budget = settings.batch_tokens // settings.beam
+    processors = [*processors, *rules(settings)]
     with torch.inference_mode():
         for batch in batches_by_length([len(source) for source in sources], budget):
             chosen = [sources[i] for i in batch]
@@ -151,19 +157,21 @@ def _search_batch(
         n_best=n_best,
         device=scorer.device,
     )
+    extensions = _extensions(settings)
     while len(beams.sentences):
         next_ids = scorer.log_probabilities(beams)
         _require_numbers(next_ids)
         for process in processors:
             next_ids = process(next_ids, beams)
-        best = best_extensions(beams.log_probability, next_ids, 2 * settings.beam)
+        best = extensions(beams, next_ids)
         shortlist.add_finished(beams, best)
-        beams = extend(beams, best, settings.beam)
+        last, beams = beams, extend(beams, best, settings.beam)
         full = beams.longest == beams.length
         if full.any():
             shortlist.add_truncated(beams.select(full))
         leaving = full | shortlist.settled(beams)
         if leaving.any():
+            shortlist.add_stuck(last.select(leaving))
             staying = (~leaving).nonzero().squeeze(1)
             beams = beams.select(staying)
             scorer.keep(staying)
@@ -172,10 +180,18 @@ def _search_batch(
     return shortlist.kept
 
 
-def forbid(ids: Collection[int], device: torch.device) -> Processor:
-    """Return the processor that rules out `ids`; the probabilities of the others stay."""
-    banned = torch.tensor(sorted(ids), dtype=torch.int64, device=device)
-    return lambda next_ids, _: next_ids.index_fill_(2, banned, -torch.inf)
+def _extensions(settings: DecodingSettings) -> Callable[[Beams, Tensor], Extensions]:
+    """Return what chooses the best extensions of a step."""
+    count = 2 * settings.beam
+    if settings.repetition_penalty == 1:
+        return lambda beams, next_ids: best_extensions(beams.total, next_ids, count)
+    penalise = penalise_repetition(settings.repetition_penalty)
+
+    def choose(beams: Beams, next_ids: Tensor) -> Extensions:
+        best = best_extensions(beams.total, penalise(next_ids, beams), count)
+        return best.with_probabilities(next_ids)
+
+    return choose
 
 
 def _require_numbers(next_ids: Tensor) -> None:

@@ -20,6 +20,19 @@ from tfm.data.settings import (
     read_section,
     require,
 )
+from tfm.model.decoding import DecodingSettings
+
+__all__ = [
+    "CONFIGS",
+    "SECTIONS",
+    "SIZES",
+    "DecodingSettings",
+    "ModelSettings",
+    "Override",
+    "Settings",
+    "TrainingSettings",
+    "presets",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,41 +197,6 @@ class TrainingSettings:
             self.subword_alpha,
             "must be 0 beside `subword_dropout`: they are for different tokenizers",
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecodingSettings:
-    """`[decoding]`: search. A hypothesis of n pieces (end of sentence included) scores
-
-    log P(target | source) / n ** length_penalty.
-    """
-
-    beam: int = 5  # 1 is greedy
-    length_penalty: float = 1.0
-    max_length: int = 256  # pieces, and at most max_length_ratio times the source's plus 10
-    max_length_ratio: float = 2.0
-    batch_tokens: int = 4096  # source pieces times beam per batch, padding included
-    # Of all hypotheses of the beam, take the one with the highest expected chrF: `tfm.model.mbr`.
-    mbr: Literal["none", "chrf"] = "none"
-
-    def __post_init__(self) -> None:
-        for key in ("beam", "max_length", "batch_tokens"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
-        require(self.beam <= 10_000, "beam", self.beam, "must be at most 10000")
-        require(
-            0 <= self.length_penalty <= 10,
-            "length_penalty",
-            self.length_penalty,
-            "must be at least 0 and at most 10",
-        )
-        require(self.mbr in ("none", "chrf"), "mbr", self.mbr, 'must be "none" or "chrf"')
-        require(
-            self.max_length_ratio > 0, "max_length_ratio", self.max_length_ratio, "must be above 0"
-        )
-
-    def longest(self, source_length: int) -> int:
-        """Return the largest number of target pieces for a source of `source_length` pieces."""
-        return min(self.max_length, int(self.max_length_ratio * source_length) + 10)
 
 
 # A syntax error, a number of thousands of digits, nesting that is too deep for the parser.

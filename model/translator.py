@@ -312,7 +312,9 @@ class Translator:
         return Candidate(
             text,
             log_probability,
-            score=log_probability / max(length, 1) ** decoding.length_penalty,
+            score=hypotheses[0].score
+            if len(hypotheses) == 1
+            else log_probability / max(length, 1) ** decoding.length_penalty,
             tokens=self.tokenizer.target_pieces(ids),
             ids=ids,
             truncated=any(h.truncated for h in hypotheses),

@@ -1,0 +1,59 @@
+"""`[decoding]`: how translations are searched for. This file imports no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tfm.data.settings import require
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodingSettings:
+    """`[decoding]`: search. A hypothesis of n pieces (end of sentence included) scores
+
+    log P(target | source) / n ** length_penalty.
+
+    `repetition_penalty` changes this log P; `tfm.model.processors` has the formula.
+    """
+
+    beam: int = 5  # 1 is greedy
+    length_penalty: float = 1.0
+    max_length: int = 256  # pieces, and at most max_length_ratio times the source's plus 10
+    max_length_ratio: float = 2.0
+    min_length: int = 0  # pieces, end of sentence included; whatever max_length_ratio says
+    batch_tokens: int = 4096  # source pieces times beam per batch, padding included
+    no_repeat_ngram: int = 0  # no n pieces in a row occur twice in a translation; 0: they may
+    # Above 1, log P of a piece that the translation already has counts so many times (Keskar et
+    # al. 2019, CTRL, section 4.1, who take 1.2).
+    repetition_penalty: float = 1.0
+    # Of all hypotheses of the beam, take the one with the highest expected chrF: `tfm.model.mbr`.
+    mbr: Literal["none", "chrf"] = "none"
+
+    def __post_init__(self) -> None:
+        for key in ("beam", "max_length", "batch_tokens"):
+            require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
+        for key in ("min_length", "no_repeat_ngram"):
+            require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
+        require(self.beam <= 10_000, "beam", self.beam, "must be at most 10000")
+        require(
+            self.min_length <= self.max_length,
+            "min_length",
+            self.min_length,
+            f"must be at most `max_length` ({self.max_length})",
+        )
+        require(self.mbr in ("none", "chrf"), "mbr", self.mbr, 'must be "none" or "chrf"')
+        _require_between(self, "length_penalty", 0, 10)
+        _require_between(self, "repetition_penalty", 1, 100)
+        require(
+            self.max_length_ratio > 0, "max_length_ratio", self.max_length_ratio, "must be above 0"
+        )
+
+    def longest(self, source_length: int) -> int:
+        """Return the largest number of target pieces for a source of `source_length` pieces."""
+        longest = min(self.max_length, int(self.max_length_ratio * source_length) + 10)
+        return max(longest, self.min_length)
+
+
+def _require_between(settings: DecodingSettings, key: str, least: float, most: float) -> None:
+    value = getattr(settings, key)
+    rule = f"must be at least {least} and at most {most}"
+    require(least <= value <= most, key, value, rule)

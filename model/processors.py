@@ -1,0 +1,77 @@
+"""What a hypothesis may go on with: rules of search, as functions of tensors.
+
+A processor sees the log probabilities of the next ids and the live hypotheses. Rules rule ids out
+(-inf) and leave the others as they are, so that log P stays what the model says. A penalty changes
+what hypotheses are ranked by; log P of a hypothesis is the model's all the same.
+"""
+
+from collections.abc import Callable, Collection
+
+import torch
+from torch import Tensor
+
+from tfm.data.tokenizer import EOS
+from tfm.model.beams import Beams
+from tfm.model.decoding import DecodingSettings
+
+Processor = Callable[[Tensor, Beams], Tensor]  # log P of each next id, B N V, to what counts
+
+
+def rules(settings: DecodingSettings) -> list[Processor]:
+    """Return the rules that `settings` ask for: none, if they ask for none."""
+    found = []
+    if settings.min_length > 1:
+        found.append(no_end_before(settings.min_length))
+    if settings.no_repeat_ngram:
+        found.append(no_repeated_ngram(settings.no_repeat_ngram))
+    return found
+
+
+def forbid(ids: Collection[int], device: torch.device) -> Processor:
+    """Return the rule that rules out `ids`."""
+    banned = torch.tensor(sorted(ids), dtype=torch.int64, device=device)
+    return lambda next_ids, _: next_ids.index_fill_(2, banned, -torch.inf)
+
+
+def no_end_before(length: int) -> Processor:
+    """Return the rule that a translation has at least `length` ids, EOS included."""
+
+    def process(next_ids: Tensor, beams: Beams) -> Tensor:
+        if beams.length + 1 < length:
+            next_ids[:, :, EOS] = -torch.inf
+        return next_ids
+
+    return process
+
+
+def no_repeated_ngram(n: int) -> Processor:
+    """Return the rule that no n ids in a row occur twice (Paulus et al. 2018, section 2.5)."""
+
+    def process(next_ids: Tensor, beams: Beams) -> Tensor:
+        ids = beams.tokens[:, :, 1:]  # B N t
+        if beams.length < n:
+            return next_ids
+        last = ids[:, :, beams.length - n + 1 :]  # the n - 1 that an n-gram would begin with
+        followed = ids[:, :, n - 1 :]  # B N t-n+1: the last id of each n-gram so far
+        begins = ids.unfold(2, n - 1, 1)[:, :, : followed.shape[2]] if n > 1 else last[:, :, None]
+        again = (begins == last[:, :, None]).all(3)
+        bars = torch.where(again, -torch.inf, torch.inf).to(next_ids.dtype)
+        return next_ids.scatter_reduce_(2, followed, bars.expand(followed.shape), "amin")
+
+    return process
+
+
+def penalise_repetition(penalty: float) -> Processor:
+    """Return what makes log P of an id that the hypothesis has count `penalty` times.
+
+    Keskar et al. 2019 (CTRL), section 4.1, divide the logits of such ids by the penalty. But what
+    that does depends on the sign of a logit, and on a constant that softmax does not see. Log P has
+    one sign, and no constant: the probability p of such an id counts as p ** penalty. Nothing is
+    normalised, so that other ids keep their log P.
+    """
+
+    def process(next_ids: Tensor, beams: Beams) -> Tensor:
+        ids = beams.tokens[:, :, 1:]
+        return next_ids.scatter(2, ids, next_ids.gather(2, ids) * penalty)
+
+    return process
