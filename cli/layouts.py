@@ -1,18 +1,27 @@
 """How a translation is written: as text, as a list of alternatives, or as a JSON object."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfm.cli.records import Record, dump_record
 
 if TYPE_CHECKING:
+    from tfm.model.inspection.alignments import Alignment
     from tfm.model.translator import Candidate, Translation
 
-# The place of a record counted from 0, the record, and its translation, to what is written. The
-# translation of a bad record is that of a blank line.
-Layout = Callable[[int, Record, "Translation"], str]
-
 FIELDS = ("log_probability", "score", "tokens", "truncated")  # of each alternative, beside its text
+
+
+class Result(NamedTuple):
+    """A record and what became of it."""
+
+    place: int  # of the record, counted from 0
+    record: Record
+    translation: "Translation"  # of a bad record, that of a blank line
+    alignment: "Alignment | None"  # if it was asked for
+
+
+Layout = Callable[[Result], str]
 
 
 def layout_of(*, as_json: bool, n_best: int, scores: bool) -> Layout:
@@ -24,26 +33,42 @@ def layout_of(*, as_json: bool, n_best: int, scores: bool) -> Layout:
     return _with_score if scores else _as_text
 
 
-def _as_text(place: int, record: Record, translation: "Translation") -> str:
-    return f"{translation.text}\n"
+def _as_text(result: Result) -> str:
+    return f"{result.translation.text}\n"
 
 
-def _with_score(place: int, record: Record, translation: "Translation") -> str:
-    return f"{translation.score:.4f}\t{translation.text}\n"
+def _with_score(result: Result) -> str:
+    return f"{result.translation.score:.4f}\t{result.translation.text}\n"
 
 
-def _as_list(place: int, record: Record, translation: "Translation") -> str:
-    rows = [f"{place} ||| {each.text} ||| {each.score:.4f}\n" for each in translation.n_best]
-    return "".join(rows)
+def _as_list(result: Result) -> str:
+    return "".join(
+        f"{result.place} ||| {each.text} ||| {each.score:.4f}\n"
+        for each in result.translation.n_best
+    )
 
 
-def _as_json(place: int, record: Record, translation: "Translation") -> str:
+def _as_json(result: Result) -> str:
+    record, translation = result.record, result.translation
     if record.error is not None:
         return dump_record(record.fields | {"error": record.error})
-    alternatives = [_alternative(each) for each in translation.n_best]
-    return dump_record(record.fields | _alternative(translation) | {"n_best": alternatives})
+    found = _alternative(translation)
+    if result.alignment is not None:
+        found["alignment"] = _alignment(result.alignment)
+    found["n_best"] = [_alternative(each) for each in translation.n_best]
+    return dump_record(record.fields | found)
 
 
 def _alternative(candidate: "Candidate") -> dict[str, Any]:
     fields = {"translation": candidate.text} | {name: getattr(candidate, name) for name in FIELDS}
     return fields if candidate.utility is None else fields | {"utility": candidate.utility}
+
+
+def _alignment(alignment: "Alignment") -> dict[str, Any]:
+    """Return words, links (source, target; counted from 0) and the map in four decimals."""
+    return {
+        "source": alignment.source,
+        "target": alignment.target,
+        "hard": [[link.source, link.target] for link in alignment.hard],
+        "soft": [[round(float(share), 4) for share in row] for row in alignment.soft],
+    }

@@ -1,6 +1,7 @@
 """What is translated, a record each: a line of text, or of JSON with fields to carry through."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,9 @@ class Record:
     request: Request = Request("")
     fields: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+
+
+Parse = Callable[[bytes, int], Record]  # a line and its number, counted from 1, to its record
 
 
 def text_record(raw: bytes, number: int, *, where: str) -> Record:

@@ -2,18 +2,17 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
-from tfm.cli import console
 from tfm.cli.config import load_settings, load_translator, model_config
 from tfm.cli.decoding import with_decoding_flags
-from tfm.cli.layouts import Layout, layout_of
+from tfm.cli.interactive import converse
+from tfm.cli.layouts import layout_of
 from tfm.cli.options import (
     Attention,
     Beam,
@@ -29,16 +28,11 @@ from tfm.cli.options import (
     Precision,
     Set,
 )
-from tfm.cli.records import Record, json_record, text_record
-from tfm.data.errors import DataError
+from tfm.cli.records import Parse, Record, json_record, text_record
+from tfm.cli.shared_job import require_files, translate_together
+from tfm.cli.translation_job import Job, Tally, windows
 from tfm.data.lines import arriving_parsed, read_parsed, text_output
-
-if TYPE_CHECKING:
-    from tfm.model.translator import Translator
-
-# Lines that are sorted by length together: few at first, so that whoever waits sees the first ones
-# soon, and twice as many each time, which is quicker.
-FIRST_WINDOW, WINDOW = 64, 4096
+from tfm.model.ranks import Place
 
 Input = Annotated[
     Path | None,
@@ -61,6 +55,17 @@ MaxLength = Annotated[
 Text = Annotated[
     bool, typer.Option("--text", help="Write lines of text, though JSON objects are read.")
 ]
+Alignment = Annotated[
+    bool,
+    typer.Option(
+        "--alignment",
+        help="Add which source words each word was read from, in JSON; takes one more pass.",
+    ),
+]
+Interactive = Annotated[
+    bool,
+    typer.Option("--interactive", help="Read a line, show its translation while it grows."),
+]
 
 
 @with_decoding_flags
@@ -75,6 +80,8 @@ def translate(
     jsonl: Jsonl = False,
     text: Text = False,
     strict: Strict = False,
+    alignment: Alignment = False,
+    interactive: Interactive = False,
     length_penalty: LengthPenalty = None,
     mbr: Mbr = None,
     max_length: MaxLength = None,
@@ -98,28 +105,34 @@ def translate(
     With --mbr chrf the translations come by expected chrF, not by score; in JSON it is `utility`.
     """
     jsonl = jsonl or _is_jsonl(input_)
-    _check_usage(jsonl=jsonl, as_json=as_json, text=text, strict=strict)
+    _check_json(jsonl=jsonl, as_json=as_json, text=text, strict=strict)
     as_json = as_json or _is_jsonl(output) or (jsonl and not text)
-    if as_json and scores:
-        raise typer.BadParameter("--scores is for lines of text; JSON has the scores anyway")
+    _check_layout(as_json=as_json, scores=scores, alignment=alignment)
+    if interactive and (input_ or output or as_json or text or scores or n_best > 1):
+        raise typer.BadParameter("--interactive shows one translation of each line of stdin")
     flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length, "mbr": mbr}
     settings = load_settings(model_config(model), set_, **flags, **decoding)
-    machine = {"device": device, "precision": precision, "attention": attention}
-    translator = load_translator(model, settings, ensemble=ensemble, **machine)
-    language = translator.settings.data.source
     layout = layout_of(as_json=as_json, n_best=n_best, scores=scores)
-    parse = _parser(input_, jsonl=jsonl, language=language)
+    parse = _parser(input_, jsonl=jsonl, language=settings.data.source)
+
+    def load() -> Job:
+        machine = {"device": device, "precision": precision, "attention": attention}
+        translator = load_translator(model, settings, ensemble=ensemble, **machine)
+        return Job(translator, layout, n_best, alignment, strict)
+
     started = time.perf_counter()
-    with text_output(output) as file:
-        batches = _batches(input_, parse, prompt=f"{language}> ")
-        tally = _run(translator, batches, file, layout, n_best=n_best, strict=strict)
-    tally.tell(time.perf_counter() - started)
-    if tally.bad:
-        remedy = "a blank line stands for each" if text else "each has a field `error`"
-        raise DataError(f"records that could not be translated: {tally.bad:,}; {remedy}")
+    if Place.here().size > 1:
+        options = {"jsonl": jsonl, "json": as_json, "scores": scores, "attention": attention}
+        files, models = require_files(input_, output), [model, *(ensemble or [])]
+        tally = translate_together(load, parse, *files, models=models, options=options)
+    else:
+        tally = _translate(load(), parse, input_, output, interactive=interactive)
+    if tally is not None:
+        tally.tell(time.perf_counter() - started)
+        tally.require_good(blank=not as_json)
 
 
-def _check_usage(*, jsonl: bool, as_json: bool, text: bool, strict: bool) -> None:
+def _check_json(*, jsonl: bool, as_json: bool, text: bool, strict: bool) -> None:
     if strict and not jsonl:
         raise typer.BadParameter("--strict is for --jsonl; a line of text is never bad")
     if text and not jsonl:
@@ -128,46 +141,29 @@ def _check_usage(*, jsonl: bool, as_json: bool, text: bool, strict: bool) -> Non
         raise typer.BadParameter("--text and --json ask for different things")
 
 
-@dataclass
-class Tally:
-    """What has been written so far."""
-
-    records: int = 0
-    truncated: int = 0
-    bad: int = 0
-
-    def tell(self, seconds: float) -> None:
-        """Say how many and how fast, and how many were cut."""
-        noun = "line" if self.records == 1 else "lines"
-        speed = self.records / seconds
-        console.note(f"{self.records:,} {noun} in {seconds:.1f} s, {speed:.1f} lines/s")
-        if self.truncated:
-            console.warn(
-                f"translations cut at the maximum length: {self.truncated:,} (see "
-                "decoding.max_length and decoding.max_length_ratio)"
-            )
+def _check_layout(*, as_json: bool, scores: bool, alignment: bool) -> None:
+    if scores and as_json:
+        raise typer.BadParameter("--scores is for lines of text; JSON has the scores anyway")
+    if alignment and not as_json:
+        raise typer.BadParameter("--alignment is written in JSON; add --json")
 
 
-def _run(
-    translator: "Translator",
-    batches: Iterable[list[Record]],
-    file: IO[str],
-    layout: Layout,
-    *,
-    n_best: int,
-    strict: bool,
-) -> Tally:
+def _translate(
+    job: Job, parse: Parse, input_: Path | None, output: Path | None, *, interactive: bool
+) -> Tally | None:
+    prompt = f"{job.translator.settings.data.source}> "
+    if interactive:
+        converse(job.translator, parse, prompt=prompt)
+        return None
+    with text_output(output) as file:
+        return _run(job, _batches(input_, parse, prompt=prompt), file)
+
+
+def _run(job: Job, batches: Iterable[list[Record]], file: IO[str]) -> Tally:
     """Translate and write batch by batch; whoever reads the pipe gets what is done."""
     tally = Tally()
     for records in batches:
-        translations = translator.translate_all([r.request for r in records], n_best=n_best)
-        for record, translation in zip(records, translations, strict=True):
-            if record.error is not None and strict:
-                raise DataError(record.error)
-            file.write(layout(tally.records, record, translation))
-            tally.records += 1
-            tally.truncated += translation.truncated
-            tally.bad += record.error is not None
+        job.write(records, file, tally)
         file.flush()
     return tally
 
@@ -176,7 +172,7 @@ def _is_jsonl(path: Path | None) -> bool:
     return path is not None and ".jsonl" in path.suffixes[-2:]
 
 
-def _parser(path: Path | None, *, jsonl: bool, language: str) -> Callable[[bytes, int], Record]:
+def _parser(path: Path | None, *, jsonl: bool, language: str) -> Parse:
     if jsonl:
         return partial(json_record, language=language)
     return partial(text_record, where="stdin" if _is_stdin(path) else str(path))
@@ -186,31 +182,11 @@ def _is_stdin(path: Path | None) -> bool:
     return path is None or str(path) == "-"
 
 
-def _batches(
-    path: Path | None, parse: Callable[[bytes, int], Record], *, prompt: str
-) -> Iterator[list[Record]]:
+def _batches(path: Path | None, parse: Parse, *, prompt: str) -> Iterator[list[Record]]:
     if path is not None and not _is_stdin(path):
-        return _windows(read_parsed(path, parse))
+        return windows(read_parsed(path, parse))
     arriving = arriving_parsed(sys.stdin.buffer, parse)
     return _prompted(arriving, prompt) if sys.stdin.isatty() else arriving
-
-
-def _windows(records: Iterator[Record]) -> Iterator[list[Record]]:
-    """Yield lists of FIRST_WINDOW records, then of up to WINDOW; those before bad UTF-8 too."""
-    window: list[Record] = []
-    size = FIRST_WINDOW
-    try:
-        for record in records:
-            window.append(record)
-            if len(window) == size:
-                yield window
-                window, size = [], min(2 * size, WINDOW)
-    except DataError:
-        if window:
-            yield window
-        raise
-    if window:
-        yield window
 
 
 def _prompted(batches: Iterator[list[Record]], prompt: str) -> Iterator[list[Record]]:

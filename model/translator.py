@@ -17,6 +17,7 @@ import torch
 from tfm.data.segments import Segment, join_segments, split_line
 from tfm.data.tokenizer import EOS
 from tfm.model.attention.choice import AttentionPlan, resolve
+from tfm.model.beams import Beams
 from tfm.model.checkpoint import LoadedModel, load_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.ensemble import Ensemble, require_same_vocabulary
@@ -25,6 +26,15 @@ from tfm.model.prepared import prepare
 from tfm.model.request import Request
 from tfm.model.search import beam_search
 from tfm.model.settings import DecodingSettings
+from tfm.model.watched import Watched
+
+
+class Part(NamedTuple):
+    """What was translated at a time: a text, or a part of a long one."""
+
+    text: str
+    source: list[int]  # its ids, without EOS
+    target: list[int]  # those of its translation, without EOS
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,7 @@ class Candidate:
         tokens: the pieces as the model chose them; U+2581 stands for a space.
         ids: of the same pieces in the target vocabulary.
         truncated: it was cut at the maximum length.
+        parts: one, more where the text was too long for the model, none where it was blank.
         utility: its expected chrF where `decoding.mbr` asks for that (of a text in parts, their
             mean); else None.
     """
@@ -48,14 +59,16 @@ class Candidate:
     tokens: list[str]
     ids: list[int]
     truncated: bool
+    parts: list[Part]
     utility: float | None = None
 
 
 class Unit(NamedTuple):
-    """What is translated at a time: a text, or a part of a long one."""
+    """What is to be translated at a time: a text, or a part of a long one."""
 
     ids: list[int]  # of the source, without EOS
     request: Request
+    spaced: bool = False  # whether a space stood between it and the part before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +205,9 @@ class Translator:
             self.decoding, **{key: value for key, value in options.items() if value is not None}
         )
         requests = [Request(text) if isinstance(text, str) else text for text in texts]
-        lines, units = self._segment(requests)
-        found = iter(self._search(units, decoding, n_best))
+        lines = self._segment(requests)
+        units = [unit for line in lines for unit in line]
+        found = iter(self._search(self._prepared, units, decoding, n_best))
         return [
             self._assemble(request.text, line, [next(found) for _ in line], decoding)
             for request, line in zip(requests, lines, strict=True)
@@ -222,6 +236,26 @@ class Translator:
                 max_length=max_length,
             )
 
+    def translate_growing(self, text: str | Request, show: Callable[[str], None]) -> Translation:
+        """Return the translation of one text, as `translate_all` does.
+
+        `show` sees it grow: before each step of search the best hypothesis so far, which the next
+        one may replace by another. Of a long text one part grows after the other.
+        """
+        request = Request(text) if isinstance(text, str) else text
+        (units,) = self._segment([request])
+        done: list[str] = []
+        found: list[list[Choice]] = []
+
+        def watch(beams: Beams) -> None:
+            growing = self.tokenizer.decode_target(beams.tokens[0, 0, 1:].tolist())
+            show(_joined(units[: len(done) + 1], [*done, growing]))
+
+        for unit in units:
+            found += self._search(Watched(self._prepared, watch), [unit], self.decoding, 1)
+            done.append(self.tokenizer.decode_target(found[-1][0].hypothesis.tokens))
+        return self._assemble(request.text, units, found, self.decoding)
+
     def describe(self) -> list[str]:
         """Return lines that say where, in which precision and by which attention it runs."""
         weight = self.model.target_embedding.weight
@@ -234,11 +268,11 @@ class Translator:
         return lines
 
     def _search(
-        self, units: Sequence[Unit], decoding: DecodingSettings, n_best: int
+        self, model: Ensemble, units: Sequence[Unit], decoding: DecodingSettings, n_best: int
     ) -> list[list[Choice]]:
         """Return the best hypotheses of each unit: the one place that searches."""
         found = beam_search(
-            self._prepared,
+            model,
             [[*unit.ids, EOS] for unit in units],
             decoding,
             forbidden=self._forbidden,
@@ -249,27 +283,30 @@ class Translator:
         decode = self.tokenizer.decode_target
         return [rerank(each, [decode(h.tokens) for h in each])[:n_best] for each in found]
 
-    def _segment(self, requests: Sequence[Request]) -> tuple[list[list[Segment]], list[Unit]]:
-        """Return the parts of each text (none of a blank one, mostly one), and the units of all."""
-        lines: list[list[Segment]] = []
-        units: list[Unit] = []
-        limit = self.limit
+    def _segment(self, requests: Sequence[Request]) -> list[list[Unit]]:
+        """Return what is to be translated of each text: nothing of a blank one, mostly itself."""
+        lines: list[list[Unit]] = []
         encoded = self.tokenizer.encode_source_batch([request.text for request in requests])
         for request, ids in zip(requests, encoded, strict=True):
-            text = request.text
-            if not text.strip():
+            if not request.text.strip():
                 lines.append([])
-            elif len(ids) <= limit:
-                lines.append([Segment(text, spaced=False)])
-                units.append(Unit(ids, request))
+            elif len(ids) <= self.limit:
+                lines.append([Unit(ids, request)])
             else:
-                self._warn_of_length(len(ids), limit)
-                parts = split_line(text, lambda t: len(self.tokenizer.encode_source(t)) <= limit)
-                lines.append(parts)
-                sources = self.tokenizer.encode_source_batch([part.text for part in parts])
-                asked = [request.part(part.text) for part in parts]
-                units += [Unit(*each) for each in zip(sources, asked, strict=True)]
-        return lines, units
+                self._warn_of_length(len(ids), self.limit)
+                lines.append(self._split(request))
+        return lines
+
+    def _split(self, request: Request) -> list[Unit]:
+        """Return the parts of a text that is too long."""
+        parts = split_line(
+            request.text, lambda text: len(self.tokenizer.encode_source(text)) <= self.limit
+        )
+        sources = self.tokenizer.encode_source_batch([part.text for part in parts])
+        return [
+            Unit(ids, request.part(part.text), part.spaced)
+            for ids, part in zip(sources, parts, strict=True)
+        ]
 
     def _warn_of_length(self, length: int, limit: int) -> None:
         if not self._warned:
@@ -282,29 +319,29 @@ class Translator:
     def _assemble(
         self,
         source: str,
-        segments: Sequence[Segment],
+        units: Sequence[Unit],
         found: Sequence[Sequence[Choice]],
         decoding: DecodingSettings,
     ) -> Translation:
-        """Return the translation of a text from the hypotheses of its segments."""
+        """Return the translation of a text from the hypotheses of its units."""
         count = max((len(choices) for choices in found), default=1)
         n_best = [
             # The k-th best of a line in parts is made of the k-th best of each.
-            self._candidate(segments, [each[min(k, len(each) - 1)] for each in found], decoding)
+            self._candidate(units, [each[min(k, len(each) - 1)] for each in found], decoding)
             for k in range(count)
         ]
         return Translation(**vars(n_best[0]), source=source, n_best=n_best)
 
     def _candidate(
         self,
-        segments: Sequence[Segment],
+        units: Sequence[Unit],
         choices: Sequence[Choice],
         decoding: DecodingSettings,
     ) -> Candidate:
         hypotheses = [choice.hypothesis for choice in choices]
         utilities = [choice.utility for choice in choices if choice.utility is not None]
         texts = [self.tokenizer.decode_target(h.tokens) for h in hypotheses]
-        text = join_segments(segments, texts) if len(texts) > 1 else "".join(texts)
+        text = _joined(units, texts)
         assert "\n" not in text and "\r" not in text, "search let a line break through"
         log_probability = sum((h.log_probability for h in hypotheses), 0.0)
         ids = [id_ for h in hypotheses for id_ in h.tokens]
@@ -318,8 +355,19 @@ class Translator:
             tokens=self.tokenizer.target_pieces(ids),
             ids=ids,
             truncated=any(h.truncated for h in hypotheses),
+            parts=[
+                Part(unit.request.text, unit.ids, hypothesis.tokens)
+                for unit, hypothesis in zip(units, hypotheses, strict=True)
+            ],
             utility=fmean(utilities) if utilities else None,
         )
+
+
+def _joined(units: Sequence[Unit], texts: Sequence[str]) -> str:
+    """Return the line that the translations of its units make; that of a single one as it is."""
+    if len(texts) < 2:
+        return "".join(texts)
+    return join_segments([Segment(unit.request.text, unit.spaced) for unit in units], texts)
 
 
 def _load_member(

@@ -14,7 +14,7 @@ tokens, not ranks, count alike.
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,6 +48,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    store: "Store | None" = field(default=None, repr=False, compare=False)
 
     @property
     def first(self) -> bool:
@@ -77,6 +78,12 @@ class Ranks:
         with self._together():
             dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
+
+    def take(self) -> int:
+        """Return 0, 1, 2, ...: each number to one rank only, whoever asks next."""
+        assert self.store is not None, "one process alone has nothing to share out"
+        with self._together():
+            return int(self.store.add("taken", 1)) - 1
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
         """Put the sum over all ranks into each tensor; all ranks have the same shapes."""
@@ -114,7 +121,7 @@ class Ranks:
         except RuntimeError as error:  # gloo's and NCCL's name for a closed connection
             raise LostContact(
                 f"rank {self.rank}: another process of this run is gone or hangs; torchrun names "
-                f"the one that failed first. Repeat the command to go on from the last checkpoint"
+                f"the one that failed first. Repeat the command to go on from what is saved"
             ) from error
 
 
@@ -148,7 +155,7 @@ def joined() -> Iterator[Ranks]:
         torch.cuda.set_device(place.local)
     store = _meet(place, "cpu:gloo,cuda:nccl" if gpus else "gloo")
     try:
-        yield Ranks(place.rank, place.size)
+        yield Ranks(place.rank, place.size, store)
     except UserError as error:
         if not _is_first_to_tell(store, place.rank, error):
             raise SystemExit(1) from error

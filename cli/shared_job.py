@@ -1,0 +1,132 @@
+"""`tfm translate` by several processes: each takes the next part of the file until none is left.
+
+    torchrun --nproc-per-node 2 -m tfm.cli translate MODEL --input FILE --output FILE
+
+The parts are the windows in which one process translates the file, so that the same sentences are
+translated side by side and the result is the same, byte for byte. A part is written once, whole, to
+a directory beside the output; the first process joins them. A run that was killed goes on from the
+parts that are there, with any number of processes.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tfm.cli import console
+from tfm.cli.records import Parse, Record
+from tfm.cli.translation_job import Job, Tally, windows
+from tfm.data.errors import DataError
+from tfm.data.lines import read_parsed, text_output
+from tfm.data.parts import Parts
+
+if TYPE_CHECKING:
+    from tfm.model.training.distributed import Ranks
+
+
+def translate_together(
+    load: Callable[[], Job],
+    parse: Parse,
+    input_: Path,
+    output: Path,
+    *,
+    models: Sequence[Path],
+    options: dict[str, Any],
+) -> Tally | None:
+    """Translate `input_` to `output` with the processes that torchrun has started.
+
+    Args:
+        load: what makes the job, once the processes have joined and each has its GPU.
+        models: the model directories of the job, for their fingerprints.
+        options: what else the text of a part follows from.
+
+    Returns:
+        What was written, on the first process; None on the others.
+    """
+    from tfm.model.training.distributed import joined
+
+    with joined() as ranks:
+        console.log.quiet = not ranks.first
+        job = load()
+        said: list[str] = []
+        job.translator.warn = said.append
+        output = Path(os.path.realpath(output))
+        parts = Parts(output, _identity(job, models, options))
+        paths = _translate_parts(job, parse, input_, parts, ranks, said)
+        ranks.wait()
+        return _join(parts, paths) if ranks.first else None
+
+
+def require_files(input_: Path | None, output: Path | None) -> tuple[Path, Path]:
+    """Refuse all but two files: what several processes read and write together."""
+    if input_ is None or output is None or "-" in (str(input_), str(output)):
+        raise typer.BadParameter("several processes need --input FILE and --output FILE")
+    for path in (input_, output):
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: not a regular file, which several processes need")
+    return input_, output
+
+
+def _identity(job: Job, models: Sequence[Path], options: dict[str, Any]) -> dict[str, Any]:
+    """Return what a part follows from beside its lines."""
+    from tfm.model.checkpoint import WEIGHTS
+
+    translator = job.translator
+    weight = translator.model.target_embedding.weight
+    return options | {
+        "weights": [_sha256(model / WEIGHTS) for model in models],
+        "tokenizer": translator.tokenizer.fingerprint,
+        "limit": translator.limit,
+        "decoding": asdict(translator.decoding),
+        "machine": [weight.device.type, str(weight.dtype)],
+        "n_best": job.n_best,
+        "alignment": job.alignment,
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _translate_parts(
+    job: Job, parse: Parse, input_: Path, parts: Parts, ranks: "Ranks", said: list[str]
+) -> list[Path]:
+    """Make the parts that fall to this process; return where all of them are."""
+    paths: list[Path] = []
+    before = 0
+    mine = ranks.take()
+    for number, lines in enumerate(windows(read_parsed(input_, lambda raw, number: raw))):
+        path = parts.path(number, lines)
+        paths.append(path)
+        if number == mine:
+            if not path.exists():
+                records = [parse(line, before + i) for i, line in enumerate(lines, start=1)]
+                _make_part(job, records, before, parts, path, said)
+            mine = ranks.take()
+        before += len(lines)
+    return paths
+
+
+def _make_part(
+    job: Job, records: list[Record], before: int, parts: Parts, path: Path, said: list[str]
+) -> None:
+    text, tally = io.StringIO(), Tally(records=before)
+    job.write(records, text, tally)
+    tally.records = len(records)
+    parts.write(path, asdict(tally) | {"said": said}, text.getvalue())
+
+
+def _join(parts: Parts, paths: Sequence[Path]) -> Tally:
+    with text_output(parts.output) as file:
+        headers = parts.join(paths, file)
+    parts.remove()
+    for text in [text for header in headers for text in header["said"]][:1]:
+        console.warn(text)
+    names = ("records", "truncated", "bad")
+    return Tally(**{name: sum(header[name] for header in headers) for name in names})
