@@ -4,7 +4,8 @@ PREFIX                       two files PREFIX.en and PREFIX.de, or .gz, .xz, .zs
 FILE.tsv|csv|jsonl|parquet   columns named by the languages
 hf:NAME[:CONFIG[:SPLIT]]     a data set of the Hugging Face hub, or a local folder
 builtin[:N]                  the corpus that tfm generates
-builtin-documents[:N[:S]]    documents of S sentences from it, whose last ones need the first ones
+builtin-documents[:N[:S]]    documents of S sentences from it, whose last ones need the first
+                             ones; S is a number or two, as in 3-8
 """
 
 import hashlib
@@ -84,10 +85,12 @@ def _read_builtin(
         raise DataError(
             f"{name}: has the languages en and de, but {source} and {target} are asked for"
         )
+    corpus = f"{name}:{numbers}"
     parts = [] if numbers is None else numbers.split(":")
-    wanted = [_count(f"{name}:{numbers}", part) for part in parts]
-    if len(wanted) > (1 if name == "builtin" else 2):
-        raise DataError(f"{name}:{numbers}: too many numbers; builtin:N, builtin-documents:N:S")
+    if len(parts) > (1 if name == "builtin" else 2):
+        raise DataError(f"{corpus}: too many numbers; builtin:N, builtin-documents:N:S")
+    wanted = [_count(corpus, part) for part in parts[:1]]
+    wanted += [_count(corpus, part) for size in parts[1:] for part in size.split("-", 1)]
     for pair in _draw(name, split, wanted):
         yield Pair(pair.source, pair.target) if source == "en" else Pair(pair.target, pair.source)
 
@@ -99,8 +102,8 @@ def _draw(name: str, split: Split, wanted: list[int]) -> Iterable["BuiltinPair"]
         return builtin_pairs(split, *wanted)
     from tfm.data.builtin.documents import builtin_documents
 
-    count, sentences = wanted[:1], wanted[1:]
-    options = {"sentences": sentences[0]} if sentences else {}
+    count, sizes = wanted[:1], wanted[1:]
+    options = dict(zip(("sentences", "at_most"), sizes, strict=False))
     return [document.pair for document in builtin_documents(split, *count, **options)]
 
 

@@ -39,7 +39,14 @@ def test_documents_are_distinct_and_have_the_sentences_asked_for(documents):
 
 def test_a_shorter_list_is_the_beginning_of_a_longer_one(documents, split):
     assert builtin_documents(split, 10, sentences=6) == documents[:10]
-    assert builtin_documents(split, 5)[0] == next(draw_documents(split, 8))
+    assert builtin_documents(split, 5)[0] == next(draw_documents(split, [8]))
+
+
+def test_the_number_of_sentences_can_be_drawn_for_each_document(split):
+    drawn = builtin_documents(split, 300, sentences=3, at_most=6)
+    sizes = [len(sentences(document.pair.source)) for document in drawn]
+    assert {size: sizes.count(size) > 40 for size in sizes} == dict.fromkeys(range(3, 7), True)
+    assert drawn[:20] == builtin_documents(split, 20, sentences=3, at_most=6)
 
 
 def test_the_last_sentences_take_up_what_the_first_one_introduces(documents):
@@ -105,6 +112,8 @@ def test_they_are_a_corpus_like_any_other(documents, split):
     assert read("builtin-documents:20:6") == pairs[:20]
     assert read("builtin-documents:20:6", "de", "en") == [Pair(t, s) for s, t in pairs[:20]]
     assert len(sentences(read("builtin-documents:1")[0].source)) == 8
+    drawn = builtin_documents(split, 20, sentences=3, at_most=5)
+    assert [p.source for p in read("builtin-documents:20:3-5")] == [d.pair.source for d in drawn]
     assert len(read("builtin-documents")) == {"train": 200, "valid": 100, "test": 200}[split]
 
 
@@ -116,6 +125,10 @@ def test_they_are_a_corpus_like_any_other(documents, split):
         ("builtin-documents:5:x", "must be a whole number above 0"),
         ("builtin-documents:5:2", "has 3 to 1000 sentences, but 2 were asked for"),
         ("builtin-documents:100001", "1 to 100000 documents, but 100001"),
+        ("builtin-documents:5:3-2000", "has 3 to 1000 sentences, but 3-2000 were asked for"),
+        ("builtin-documents:5:6-5", "has 3 to 1000 sentences, but 6-5 were asked for"),
+        ("builtin-documents:5:6-", "must be a whole number above 0"),
+        ("builtin-documents:5:3-4-5", "must be a whole number above 0"),
         ("builtin-documents:5:6:7", "too many numbers"),
         ("builtin:5:6", "too many numbers"),
     ],

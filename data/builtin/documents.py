@@ -44,9 +44,15 @@ class Document:
 
 
 def builtin_documents(
-    split: Split, count: int | None = None, *, sentences: int = SENTENCES
+    split: Split,
+    count: int | None = None,
+    *,
+    sentences: int = SENTENCES,
+    at_most: int | None = None,
 ) -> list[Document]:
     """Return the first `count` documents of a split, all distinct, each of so many sentences.
+
+    With `at_most` the sentences of each are drawn, from `sentences` to so many.
 
     Its sentences between opening and closing are those of the same split of the corpus. The same on
     every machine; a shorter list is the beginning of a longer one.
@@ -60,22 +66,25 @@ def builtin_documents(
             f"builtin-documents: there are 1 to {MOST_DOCUMENTS} documents, "
             f"but {wanted} were asked for."
         )
-    if not FRAME <= sentences <= MOST_SENTENCES:
+    at_most = sentences if at_most is None else at_most
+    if not FRAME <= sentences <= at_most <= MOST_SENTENCES:
+        asked = f"{sentences}" if sentences == at_most else f"{sentences}-{at_most}"
         raise DataError(
             f"builtin-documents: a document has {FRAME} to {MOST_SENTENCES} sentences, "
-            f"but {sentences} were asked for."
+            f"but {asked} were asked for."
         )
-    return list(islice(draw_documents(split, sentences), wanted))
+    return list(islice(draw_documents(split, range(sentences, at_most + 1)), wanted))
 
 
-def draw_documents(split: Split, sentences: int) -> Iterator[Document]:
-    """Draw documents without end."""
+def draw_documents(split: Split, sizes: Sequence[int]) -> Iterator[Document]:
+    """Draw documents without end, each with one of `sizes` as the number of its sentences."""
     dice = Dice(_SEEDS[split])
     between = _between(split)
     seen = set()
     while True:
         opening, closing, pronoun = draw_frame(dice)
-        middle = [dice.pick(between) for _ in range(sentences - FRAME)]
+        size = dice.pick(sizes) if len(sizes) > 1 else sizes[0]  # one size draws as ever
+        middle = [dice.pick(between) for _ in range(size - FRAME)]
         document = Document(join([realise(opening), *middle, *map(realise, closing)]), pronoun)
         if document.pair.source not in seen:
             seen.add(document.pair.source)
