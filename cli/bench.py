@@ -1,4 +1,4 @@
-"""`tfm bench`: how fast training, translation and attention are on this machine."""
+"""`tfm bench`: how fast training, translation and attention are here; what long documents cost."""
 
 import json
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ import typer
 
 from tfm.cli import console
 from tfm.cli.bench_attention import bench_attention
+from tfm.cli.bench_documents import bench_documents
 from tfm.cli.bench_translate import bench_translate
 from tfm.cli.config import load_settings
 from tfm.cli.options import (
@@ -35,6 +36,11 @@ bench.command(
     short_help="Measure time and memory of attention as N grows, by backend and form.",
     epilog="Example: tfm bench attention --lengths 256,1024,4096 -o runs/bench",
 )(bench_attention)
+bench.command(
+    "documents",
+    short_help="Train full, local and linear encoders on documents; compare quality and cost.",
+    epilog="Example: tfm bench documents --set model.window=64 --set model.full_every=3",
+)(bench_documents)
 bench.command(
     "translate",
     short_help="Measure translation: sentences per second in batches, and the time of one alone.",
