@@ -7,7 +7,7 @@ from tfm.cli.records import Record, dump_record
 
 if TYPE_CHECKING:
     from tfm.model.inspection.alignments import Alignment
-    from tfm.model.translator import Candidate, Translation
+    from tfm.model.translation import Candidate, Translation
 
 FIELDS = ("log_probability", "score", "tokens", "truncated")  # of each alternative, beside its text
 

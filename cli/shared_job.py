@@ -11,10 +11,11 @@ parts that are there, with any number of processes.
 import hashlib
 import io
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -29,21 +30,25 @@ if TYPE_CHECKING:
     from tfm.model.training.distributed import Ranks
 
 
-def translate_together(
-    load: Callable[[], Job],
-    parse: Parse,
-    input_: Path,
-    output: Path,
-    *,
-    models: Sequence[Path],
-    options: dict[str, Any],
-) -> Tally | None:
-    """Translate `input_` to `output` with the processes that torchrun has started.
+class Shared(NamedTuple):
+    """What the processes share.
+
+    Attributes:
+        models: the model directories of the job, for their fingerprints.
+        options: what else the text of a part follows from.
+    """
+
+    input: Path
+    output: Path
+    models: Sequence[Path]
+    options: dict[str, Any]
+
+
+def translate_together(load: Callable[[], Job], parse: Parse, shared: Shared) -> Tally | None:
+    """Translate a file with the processes that torchrun has started.
 
     Args:
         load: what makes the job, once the processes have joined and each has its GPU.
-        models: the model directories of the job, for their fingerprints.
-        options: what else the text of a part follows from.
 
     Returns:
         What was written, on the first process; None on the others.
@@ -53,13 +58,18 @@ def translate_together(
     with joined() as ranks:
         console.log.quiet = not ranks.first
         job = load()
+        started = time.perf_counter()
         said: list[str] = []
         job.translator.warn = said.append
-        output = Path(os.path.realpath(output))
-        parts = Parts(output, _identity(job, models, options))
-        paths = _translate_parts(job, parse, input_, parts, ranks, said)
+        output = Path(os.path.realpath(shared.output))
+        parts = Parts(output, _identity(job, shared.models, shared.options))
+        paths = _translate_parts(job, parse, shared.input, parts, ranks, said)
         ranks.wait()
-        return _join(parts, paths) if ranks.first else None
+        if not ranks.first:
+            return None
+        tally = _join(parts, paths)
+        tally.tell(time.perf_counter() - started)
+        return tally
 
 
 def require_files(input_: Path | None, output: Path | None) -> tuple[Path, Path]:
@@ -83,7 +93,7 @@ def _identity(job: Job, models: Sequence[Path], options: dict[str, Any]) -> dict
         "tokenizer": translator.tokenizer.fingerprint,
         "limit": translator.limit,
         "decoding": asdict(translator.decoding),
-        "machine": [weight.device.type, str(weight.dtype)],
+        "machine": [weight.device.type, str(weight.dtype), translator.plan.describe()],
         "n_best": job.n_best,
         "alignment": job.alignment,
     }

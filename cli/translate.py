@@ -29,7 +29,7 @@ from tfm.cli.options import (
     Set,
 )
 from tfm.cli.records import Parse, Record, json_record, text_record
-from tfm.cli.shared_job import require_files, translate_together
+from tfm.cli.shared_job import Shared, require_files, translate_together
 from tfm.cli.translation_job import Job, Tally, windows
 from tfm.data.lines import arriving_parsed, read_parsed, text_output
 from tfm.model.ranks import Place
@@ -108,7 +108,8 @@ def translate(
     _check_json(jsonl=jsonl, as_json=as_json, text=text, strict=strict)
     as_json = as_json or _is_jsonl(output) or (jsonl and not text)
     _check_layout(as_json=as_json, scores=scores, alignment=alignment)
-    if interactive and (input_ or output or as_json or text or scores or n_best > 1):
+    more = input_ or output or as_json or text or scores or n_best > 1
+    if interactive and more:
         raise typer.BadParameter("--interactive shows one translation of each line of stdin")
     flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length, "mbr": mbr}
     settings = load_settings(model_config(model), set_, **flags, **decoding)
@@ -120,15 +121,13 @@ def translate(
         translator = load_translator(model, settings, ensemble=ensemble, **machine)
         return Job(translator, layout, n_best, alignment, strict)
 
-    started = time.perf_counter()
     if Place.here().size > 1:
-        options = {"jsonl": jsonl, "json": as_json, "scores": scores, "attention": attention}
-        files, models = require_files(input_, output), [model, *(ensemble or [])]
-        tally = translate_together(load, parse, *files, models=models, options=options)
+        options = {"jsonl": jsonl and settings.data.source, "json": as_json, "scores": scores}
+        shared = Shared(*require_files(input_, output), [model, *(ensemble or [])], options)
+        tally = translate_together(load, parse, shared)
     else:
         tally = _translate(load(), parse, input_, output, interactive=interactive)
     if tally is not None:
-        tally.tell(time.perf_counter() - started)
         tally.require_good(blank=not as_json)
 
 
@@ -155,8 +154,11 @@ def _translate(
     if interactive:
         converse(job.translator, parse, prompt=prompt)
         return None
+    started = time.perf_counter()
     with text_output(output) as file:
-        return _run(job, _batches(input_, parse, prompt=prompt), file)
+        tally = _run(job, _batches(input_, parse, prompt=prompt), file)
+    tally.tell(time.perf_counter() - started)
+    return tally
 
 
 def _run(job: Job, batches: Iterable[list[Record]], file: IO[str]) -> Tally:

@@ -7,14 +7,12 @@ joined again.
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple, Self
 
 import torch
 
-from tfm.data.segments import Segment, join_segments, split_line
 from tfm.data.tokenizer import EOS
 from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.beams import Beams
@@ -26,57 +24,11 @@ from tfm.model.prepared import prepare
 from tfm.model.request import Request
 from tfm.model.search import beam_search
 from tfm.model.settings import DecodingSettings
+from tfm.model.translation import Translation, assemble
+from tfm.model.units import Unit, join_units, units_of
 from tfm.model.watched import Watched
 
-
-class Part(NamedTuple):
-    """What was translated at a time: a text, or a part of a long one."""
-
-    text: str
-    source: list[int]  # its ids, without EOS
-    target: list[int]  # those of its translation, without EOS
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One translation of a text.
-
-    Attributes:
-        text: without LF and CR.
-        log_probability: log P(text | source), natural logarithm.
-        score: `log_probability` / n ** length_penalty for n pieces, end of sentence included.
-        tokens: the pieces as the model chose them; U+2581 stands for a space.
-        ids: of the same pieces in the target vocabulary.
-        truncated: it was cut at the maximum length.
-        parts: one, more where the text was too long for the model, none where it was blank.
-        utility: its expected chrF where `decoding.mbr` asks for that (of a text in parts, their
-            mean); else None.
-    """
-
-    text: str
-    log_probability: float
-    score: float
-    tokens: list[str]
-    ids: list[int]
-    truncated: bool
-    parts: list[Part]
-    utility: float | None = None
-
-
-class Unit(NamedTuple):
-    """What is to be translated at a time: a text, or a part of a long one."""
-
-    ids: list[int]  # of the source, without EOS
-    request: Request
-    spaced: bool = False  # whether a space stood between it and the part before
-
-
-@dataclass(frozen=True, kw_only=True)
-class Translation(Candidate):
-    """The best translation of `source`, and the `n_best` best, itself being the first of them."""
-
-    source: str
-    n_best: list[Candidate]
+__all__ = ["Member", "Translation", "Translator"]
 
 
 class Member(NamedTuple):
@@ -205,11 +157,11 @@ class Translator:
             self.decoding, **{key: value for key, value in options.items() if value is not None}
         )
         requests = [Request(text) if isinstance(text, str) else text for text in texts]
-        lines = self._segment(requests)
+        lines = self._units(requests)
         units = [unit for line in lines for unit in line]
         found = iter(self._search(self._prepared, units, decoding, n_best))
         return [
-            self._assemble(request.text, line, [next(found) for _ in line], decoding)
+            assemble(request.text, line, [next(found) for _ in line], decoding, self.tokenizer)
             for request, line in zip(requests, lines, strict=True)
         ]
 
@@ -243,18 +195,18 @@ class Translator:
         one may replace by another. Of a long text one part grows after the other.
         """
         request = Request(text) if isinstance(text, str) else text
-        (units,) = self._segment([request])
+        (units,) = self._units([request])
         done: list[str] = []
         found: list[list[Choice]] = []
 
         def watch(beams: Beams) -> None:
             growing = self.tokenizer.decode_target(beams.tokens[0, 0, 1:].tolist())
-            show(_joined(units[: len(done) + 1], [*done, growing]))
+            show(join_units(units[: len(done) + 1], [*done, growing]))
 
         for unit in units:
             found += self._search(Watched(self._prepared, watch), [unit], self.decoding, 1)
             done.append(self.tokenizer.decode_target(found[-1][0].hypothesis.tokens))
-        return self._assemble(request.text, units, found, self.decoding)
+        return assemble(request.text, units, found, self.decoding, self.tokenizer)
 
     def describe(self) -> list[str]:
         """Return lines that say where, in which precision and by which attention it runs."""
@@ -283,91 +235,16 @@ class Translator:
         decode = self.tokenizer.decode_target
         return [rerank(each, [decode(h.tokens) for h in each])[:n_best] for each in found]
 
-    def _segment(self, requests: Sequence[Request]) -> list[list[Unit]]:
-        """Return what is to be translated of each text: nothing of a blank one, mostly itself."""
-        lines: list[list[Unit]] = []
-        encoded = self.tokenizer.encode_source_batch([request.text for request in requests])
-        for request, ids in zip(requests, encoded, strict=True):
-            if not request.text.strip():
-                lines.append([])
-            elif len(ids) <= self.limit:
-                lines.append([Unit(ids, request)])
-            else:
-                self._warn_of_length(len(ids), self.limit)
-                lines.append(self._split(request))
-        return lines
+    def _units(self, requests: Sequence[Request]) -> list[list[Unit]]:
+        return units_of(requests, self.tokenizer, limit=self.limit, too_long=self._warn_of_length)
 
-    def _split(self, request: Request) -> list[Unit]:
-        """Return the parts of a text that is too long."""
-        parts = split_line(
-            request.text, lambda text: len(self.tokenizer.encode_source(text)) <= self.limit
-        )
-        sources = self.tokenizer.encode_source_batch([part.text for part in parts])
-        return [
-            Unit(ids, request.part(part.text), part.spaced)
-            for ids, part in zip(sources, parts, strict=True)
-        ]
-
-    def _warn_of_length(self, length: int, limit: int) -> None:
+    def _warn_of_length(self, length: int) -> None:
         if not self._warned:
             self.warn(
-                f"a line of {length:,} pieces is longer than the model was trained on ({limit}, "
-                "data.max_length); such lines are translated in parts"
+                f"a line of {length:,} pieces is longer than the model was trained on "
+                f"({self.limit}, data.max_length); such lines are translated in parts"
             )
             self._warned = True
-
-    def _assemble(
-        self,
-        source: str,
-        units: Sequence[Unit],
-        found: Sequence[Sequence[Choice]],
-        decoding: DecodingSettings,
-    ) -> Translation:
-        """Return the translation of a text from the hypotheses of its units."""
-        count = max((len(choices) for choices in found), default=1)
-        n_best = [
-            # The k-th best of a line in parts is made of the k-th best of each.
-            self._candidate(units, [each[min(k, len(each) - 1)] for each in found], decoding)
-            for k in range(count)
-        ]
-        return Translation(**vars(n_best[0]), source=source, n_best=n_best)
-
-    def _candidate(
-        self,
-        units: Sequence[Unit],
-        choices: Sequence[Choice],
-        decoding: DecodingSettings,
-    ) -> Candidate:
-        hypotheses = [choice.hypothesis for choice in choices]
-        utilities = [choice.utility for choice in choices if choice.utility is not None]
-        texts = [self.tokenizer.decode_target(h.tokens) for h in hypotheses]
-        text = _joined(units, texts)
-        assert "\n" not in text and "\r" not in text, "search let a line break through"
-        log_probability = sum((h.log_probability for h in hypotheses), 0.0)
-        ids = [id_ for h in hypotheses for id_ in h.tokens]
-        length = sum(len(h.token_log_probabilities) for h in hypotheses)
-        return Candidate(
-            text,
-            log_probability,
-            score=hypotheses[0].score
-            if len(hypotheses) == 1
-            else log_probability / max(length, 1) ** decoding.length_penalty,
-            tokens=self.tokenizer.target_pieces(ids),
-            ids=ids,
-            truncated=any(h.truncated for h in hypotheses),
-            parts=[
-                Part(unit.request.text, unit.ids, hypothesis.tokens)
-                for unit, hypothesis in zip(units, hypotheses, strict=True)
-            ],
-            utility=fmean(utilities) if utilities else None,
-        )
-
-
-def _joined(units: Sequence[Unit], texts: Sequence[str]) -> str:
-    """Return the line that the translations of its units make; that of a single one as it is."""
-    if len(texts) < 2:
-        return "".join(texts)
-    return join_segments([Segment(unit.request.text, unit.spaced) for unit in units], texts)
 
 
 def _load_member(

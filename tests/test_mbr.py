@@ -16,7 +16,7 @@ from tfm.data.errors import SettingsError
 from tfm.model import Translator
 from tfm.model.beams import Hypothesis
 from tfm.model.mbr import chrf_table, rank, rerank
-from tfm.model.translator import Candidate
+from tfm.model.translation import Candidate
 
 TEXTS = ["The woman reads a book.", "A dog runs.", "", "I do not see the house."]
 SACREBLEU = CHRF()

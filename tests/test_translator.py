@@ -13,7 +13,7 @@ from tfm.data.tokenizer import EOS
 from tfm.model import Translator
 from tfm.model.checkpoint import LoadedModel
 from tfm.model.search import force_score
-from tfm.model.translator import Candidate
+from tfm.model.translation import Candidate
 
 NEAR_TIE = 0.1  # nats; bf16 moves a log probability of the tiny trained model by up to 0.03
 TEXTS = [

@@ -23,7 +23,8 @@ from tfm.model.inspection.sentence import merge_words, source_sentence, target_s
 from tfm.model.scorer import pad
 from tfm.model.search import batches_by_length
 from tfm.model.transformer import Transformer
-from tfm.model.translator import Candidate, Part, Translator
+from tfm.model.translation import Candidate, Part
+from tfm.model.translator import Translator
 
 
 @dataclass(frozen=True)
