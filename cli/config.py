@@ -38,12 +38,19 @@ def load_settings(
     Raises:
         SettingsError: names the file, the `--set` or the flag that is at fault.
     """
+    return Settings.read(config, overrides_of(set_, **flags))
+
+
+def overrides_of(
+    set_: list[str] | None = None, **flags: int | float | str | None
+) -> list[str | Override]:
+    """Return what `--set` and the flags change of any settings, in the order of `load_settings`."""
     given = [
         Override(*FLAGS[name], value, f"--{name.replace('_', '-')} {value}")
         for name, value in flags.items()
         if value is not None
     ]
-    return Settings.read(config, [*(set_ or []), *given])
+    return [*(set_ or []), *given]
 
 
 def dump_config(settings: Settings) -> None:

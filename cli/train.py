@@ -2,12 +2,13 @@
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from tfm.cli import console
-from tfm.cli.config import dump_config, load_settings
+from tfm.cli.config import dump_config, load_settings, overrides_of
 from tfm.cli.options import (
     Attention,
     Config,
@@ -66,39 +67,52 @@ def train(
     --steps +N takes N steps more than the run in DIR has done; repeated after a stop, it goes on to
     the same end.
 
+    Without --config the settings are chosen by the number of pairs and the machine, but for what
+    --set and other options say; it is said which, and why. A run that is continued has its own.
+
     --dry-run added to any such command prints to stdout what it would do: pairs that are left out
     and why, batches, padding, parameters, memory, attention kernels, and how long it would take.
     """
-    settings = load_settings(config, set_, source=source, target=target, steps=steps, seed=seed)
-    if dump:
+    flags = {"source": source, "target": target, "steps": steps, "seed": seed}
+    settings = load_settings(config, set_, **flags)
+    automatic = config is None and train is not None
+    if dump and not automatic:
         dump_config(settings)
         return
-    if train is None or output is None:
+    if train is None or (output is None and not dump):
         raise typer.BadParameter("needs --train CORPUS and -o DIR")
+    from tfm.model.training.automatic import with_settings
     from tfm.model.training.material import Order
 
     order = Order(
         settings=settings,
+        overrides=overrides_of(set_, **flags) if automatic else None,
         more_steps=steps if isinstance(steps, More) else None,
         train=train,
         valid=valid,
-        directory=output,
+        directory=output or Path(),
         tokenizer=tokenizer,
         device=device,
         precision=precision,
         attention=attention,
     )
+    if dump:
+        dump_config(with_settings(order, console.note, anew=output is None).settings)
+        return
     (show_plan if dry_run else carry_out)(order)
 
 
 def show_plan(order: "Order") -> None:
     """Print what training would do, and do nothing of it; of several processes, the first does."""
     from tfm.model.memory import keep_freed_memory
+    from tfm.model.training.automatic import with_settings
     from tfm.model.training.plan import plan
 
-    if Place.here().rank == 0:
+    place = Place.here()
+    if place.rank == 0:
         keep_freed_memory()
-        plan(order, PlanPrinter())
+        printer = PlanPrinter()
+        plan(with_settings(order, printer.on_note, processes=place.size), printer)
 
 
 class PlanPrinter(TrainingProgress):
@@ -112,6 +126,7 @@ class PlanPrinter(TrainingProgress):
 def carry_out(order: "Order") -> None:
     """Prepare a run, train, and say what came of it; leave as the signal wants that stops it."""
     from tfm.model.memory import keep_freed_memory
+    from tfm.model.training.automatic import choose_together
     from tfm.model.training.distributed import joined
     from tfm.model.training.loop import train
     from tfm.model.training.recipe import prepare
@@ -121,6 +136,7 @@ def carry_out(order: "Order") -> None:
     with joined() as ranks:
         if not ranks.first:
             console.log.quiet = True  # the first one speaks for all
+        order = choose_together(order, console.note, ranks)
         with watch(order) as progress, prepare(order, progress, ranks) as run:
             if run.complete:
                 console.note(describe_end(run))

@@ -36,13 +36,15 @@ SIZE = [
     "training.average_last=2",
     "decoding.max_length=10",
 ]
+DEFAULTS = str(Path(__file__).with_name("defaults.toml"))  # without it, settings are chosen
 FILES = ["config.toml", "learning_curve.svg", "metrics.jsonl", "model.safetensors"]
 
 
 def command(output: Path, *more: str | Path, train: str | Path = "builtin:200") -> list[str]:
     sets = [word for setting in SIZE for word in ("--set", setting)]
     fixed = ["--steps", "20", "--precision", "fp32"]  # `auto` depends on the machine's CPU
-    arguments = ["train", *sets, *fixed, "--train", train, "-o", output, *more]
+    arguments = ["train", "--config", DEFAULTS, *sets, *fixed, "--train", train]
+    arguments += ["-o", output, *more]
     return [str(argument) for argument in arguments]
 
 

@@ -35,13 +35,25 @@ SIZE = [
     "training.average_last=2",
     "decoding.max_length=10",
 ]
+DEFAULTS = str(Path(__file__).with_name("defaults.toml"))  # without it, settings are chosen
 # 203 pairs make batches of different sizes, and an epoch that two ranks cannot share equally.
 CORPORA = ["--train", "builtin:203", "--valid", "builtin:10", "--precision", "fp32"]
 
 
 def arguments(output: Path, steps: int, *more: str) -> list[str]:
     sets = [word for setting in SIZE for word in ("--set", setting)]
-    return ["train", *sets, *CORPORA, "--steps", str(steps), "-o", str(output), *more]
+    return [
+        "train",
+        "--config",
+        DEFAULTS,
+        *sets,
+        *CORPORA,
+        "--steps",
+        str(steps),
+        "-o",
+        str(output),
+        *more,
+    ]
 
 
 def launch(output: Path, steps: int, *more: str, restarts: int = 0) -> subprocess.Popen:

@@ -459,7 +459,8 @@ def test_every_command_works_with_a_model_of_another_form(form, tmp_path, capsys
 
 
 def test_a_combination_that_cannot_run_is_refused_before_anything_is_written(tmp_path, capsys):
-    order = ["train", "--train", "builtin:300", "--set", "model.encoder_attention=linear"]
+    (tmp_path / "linear.toml").write_text('[model]\nencoder_attention = "linear"\n')
+    order = ["train", "--train", "builtin:300", "--config", str(tmp_path / "linear.toml")]
     assert main([*order, "--attention", "flash", "-o", str(tmp_path / "model")]) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "linear attention has no softmax" in err

@@ -109,6 +109,7 @@ def test_a_curve_that_cannot_be_written_is_named(train_small: TrainSmall, tmp_pa
         train_small(tmp_path, after=block, **OPTIONS)
 
 
+DEFAULTS = str(Path(__file__).with_name("defaults.toml"))  # without it, settings are chosen
 IN_A_SMALL_DISK = """
 set -e
 mount -t tmpfs -o size=400k tmpfs "$1"
@@ -150,7 +151,12 @@ def test_a_real_small_disk_that_is_full_ends_the_run_in_one_line(
     sets = ["tokenizer.vocab_size=320", "model.d_model=16", "model.d_ff=32", "model.heads=2"]
     sets += ["model.encoder_layers=1", "model.decoder_layers=1", "training.batch_tokens=200"]
     sets += ["training.checkpoint_every=2", "training.average_last=0"]
-    arguments = ["train", *(word for item in sets for word in ("--set", item))]
+    arguments = [
+        "train",
+        "--config",
+        DEFAULTS,
+        *(word for item in sets for word in ("--set", item)),
+    ]
     arguments += ["--train", "builtin:60", "-o", str(disk / "run")]
     done = subprocess.run(
         [*namespace, sys.executable, "-c", SCRIPT, disk, *arguments],
@@ -175,7 +181,12 @@ def test_a_full_disk_while_a_signal_asks_to_save_is_one_line_too(
 
     monkeypatch.setattr("tfm.cli.progress.TrainingProgress.on_step", stop)
     sets = ["model.d_model=16", "model.d_ff=32", "model.heads=2", "tokenizer.vocab_size=320"]
-    arguments = ["train", *(word for item in sets for word in ("--set", item))]
+    arguments = [
+        "train",
+        "--config",
+        DEFAULTS,
+        *(word for item in sets for word in ("--set", item)),
+    ]
     assert main([*arguments, "--train", "builtin:60", "-o", str(tmp_path / "run")]) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert len(errors) == 1 and "last.safetensors: cannot be written: no space left" in errors[0]

@@ -20,6 +20,7 @@ import pytest
 from tfm.data.lines import TEMPORARY
 from tfm.model.tensor_file import read_tensors
 
+DEFAULTS = str(Path(__file__).with_name("defaults.toml"))  # without it, settings are chosen
 SETTINGS = [
     "tokenizer.vocab_size=420",
     "model.d_model=16",
@@ -146,7 +147,7 @@ def command(output: Path) -> list[str]:
     sets = [word for setting in SETTINGS for word in ("--set", setting)]
     corpora = ["--train", "builtin:60", "--valid", "builtin:4"]
     fixed = ["--device", "cpu", "--precision", "fp32"]
-    return ["train", *sets, *corpora, *fixed, "-o", str(output)]
+    return ["train", "--config", DEFAULTS, *sets, *corpora, *fixed, "-o", str(output)]
 
 
 def story(directory: Path) -> list[dict[str, Any]]:

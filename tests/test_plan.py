@@ -18,6 +18,7 @@ from tfm.model.training.run import Run
 
 SmallOrder = Callable[..., Order]
 TrainSmall = Callable[..., Run]
+DEFAULTS = str(Path(__file__).with_name("defaults.toml"))  # without it, settings are chosen
 
 
 class Notes(Silence):
@@ -60,7 +61,13 @@ def test_the_command_prints_the_plan_to_stdout_and_writes_nothing(
     for language, lines in (("en", ["a dog", "", "x " * 300]), ("de", ["ein Hund", "y", "z"])):
         Path(f"text.{language}").write_text("".join(line + "\n" for line in lines * 10))
     sets = ["tokenizer.vocab_size=320", "model.size=tiny", "training.validate_sentences=3"]
-    arguments = ["train", *(word for item in sets for word in ("--set", item)), "--dry-run"]
+    arguments = [
+        "train",
+        "--config",
+        DEFAULTS,
+        *(word for item in sets for word in ("--set", item)),
+        "--dry-run",
+    ]
     before = all_files(tmp_path)
     code = main([*arguments, "--train", "text", "--valid", "text", "-o", "deep/run"])
     captured = capsys.readouterr()
@@ -179,6 +186,12 @@ def test_of_several_processes_the_first_one_plans(
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", rank)
     sets = ["tokenizer.vocab_size=400", "model.size=tiny", "training.batch_tokens=400"]
-    arguments = ["train", *(word for item in sets for word in ("--set", item)), "--dry-run"]
+    arguments = [
+        "train",
+        "--config",
+        DEFAULTS,
+        *(word for item in sets for word in ("--set", item)),
+        "--dry-run",
+    ]
     assert main([*arguments, "--train", "builtin:50", "-o", str(tmp_path / "run")]) == 0
     assert ("of 2 batches each" in capsys.readouterr().out) == speaks

@@ -128,6 +128,7 @@ def test_a_terminal_gets_the_view_with_all_that_the_lines_say(
     sets += ["model.size=tiny", "model.d_model=16", "decoding.max_length=10"]
     words = [word for setting in sets for word in ("--set", setting)]
     fixed = ["-m", "tfm.cli", "train", "--train", "builtin:60", "--valid", "builtin:4", *words]
+    fixed += ["--config", str(Path(__file__).with_name("defaults.toml"))]
     shown = on_a_terminal(*fixed, "--steps", "3", "-o", tmp_path / "a").decode()
     assert "\x1b" in shown and "╭─" in shown
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)

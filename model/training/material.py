@@ -1,6 +1,6 @@
 """What a run learns from: corpora read and encoded, with a tokenizer, and a record of both."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from tfm.data.corpus import Pair, Split, fingerprint, read_pairs
 from tfm.data.errors import DataError, SettingsError
 from tfm.data.subwords import require_sampling
 from tfm.data.tokenizer import Tokenizer, train_tokenizer
-from tfm.model.settings import Settings
+from tfm.model.settings import Override, Settings
 from tfm.model.training.identity import CorpusRecord, Identity, identify
 from tfm.model.training.reporting import Reporter
 from tfm.model.training.validation import ValidationSet
@@ -24,6 +24,8 @@ class Order:
     """What the user asks for: corpora as strings, the machine by names that may be `auto`.
 
     Args:
+        overrides: where settings are to be chosen, those that are given all the same, as
+            `Settings.read` takes them; None if `settings` holds.
         more_steps: how many steps a run that is continued is to take beyond those it has done; None
             for the number in the settings, which a new run takes anyway.
     """
@@ -33,6 +35,7 @@ class Order:
     valid: str | None
     directory: Path
     tokenizer: Path | None = None
+    overrides: Sequence[str | Override] | None = None
     more_steps: int | None = None
     device: str = "auto"
     precision: str = "auto"
