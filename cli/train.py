@@ -29,7 +29,6 @@ from tfm.cli.options import (
     Valid,
 )
 from tfm.cli.progress import TrainingProgress, describe_scores
-from tfm.model.ranks import Place
 
 if TYPE_CHECKING:
     from tfm.model.training.material import Order
@@ -105,6 +104,7 @@ def train(
 def show_plan(order: "Order") -> None:
     """Print what training would do, and do nothing of it; of several processes, the first does."""
     from tfm.model.memory import keep_freed_memory
+    from tfm.model.ranks import Place
     from tfm.model.training.automatic import with_settings
     from tfm.model.training.plan import plan
 
