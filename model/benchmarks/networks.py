@@ -18,8 +18,8 @@ from tfm.model.attention.choice import BACKENDS, AttentionPlan, resolve
 from tfm.model.benchmarks.clock import peak_bytes_of, seconds_of
 from tfm.model.benchmarks.entries import Cell, Deadline, Entry, attempt
 from tfm.model.benchmarks.products import measure_peak, training_flops
+from tfm.model.benchmarks.translate import Work
 from tfm.model.device import PRECISIONS
-from tfm.model.search import beam_search
 from tfm.model.settings import ModelSettings, Settings
 from tfm.model.training.step import Learner, train_step
 from tfm.model.transformer import Transformer
@@ -27,6 +27,7 @@ from tfm.model.transformer import Transformer
 WARM_UP = 3  # steps
 RATE = 1e-5  # the learning rate: on random ids nothing is to be learned
 BEAMS = (1, 4)
+ALONE = 8  # sentences that are also translated one at a time
 
 
 class Load(NamedTuple):
@@ -152,41 +153,34 @@ def search_entries(
     overrides: Sequence[str] = (),
 ) -> Iterator[Entry]:
     """Yield a row for the search with each preset, dtype and beam."""
-    for name, dtype in product(names, dtypes):
-        settings = Settings.read(name, overrides)
-        network = new_network(settings.model, load.vocabulary).to(device, PRECISIONS[dtype])
-        for beam in BEAMS:
+    for name in names:
+        work = search_work(Settings.read(name, overrides), load, device)
+        for dtype, beam in product(dtypes, BEAMS):
             labels: Mapping[str, Cell] = {"preset": name, "dtype": dtype, "beam": beam}
-            yield attempt(
-                labels, partial(measure_search, network.eval(), settings, load, beam), deadline
-            )
+            yield attempt(labels, partial(measure_search, work, dtype, beam), deadline)
 
 
-def measure_search(
-    network: Transformer, settings: Settings, load: Load, beam: int
-) -> Mapping[str, Cell]:
-    """Return how many sentences a second are translated into as many pieces as they have.
-
-    The end of sentence is forbidden, so that random weights cannot shorten the work.
-    """
-    weight = network.target_embedding.weight
-    plan = plan_for("auto", settings.model, weight.device, weight.dtype, training=False)
-    network.use_attention(plan)
+def search_work(settings: Settings, load: Load, device: torch.device) -> Work:
+    """Return sentences of random ids to translate into as many pieces as they have, all at once."""
     length = load.lengths[0]
     rng = np.random.default_rng(1)
     ids = rng.integers(EOS + 1, load.vocabulary, (load.sentences, length - 1))
-    sources = [[*row, EOS] for row in ids.tolist()]
-    decoding = replace(
-        settings.decoding,
-        beam=beam,
-        max_length=length - 1,
-        batch_tokens=load.sentences * length * beam,  # all at once
-    )
-    search = partial(beam_search, network, sources, decoding, forbidden=[BOS, EOS])
-    search()
-    seconds = seconds_of(search, weight.device)
+    tokens = load.sentences * length * max(BEAMS)
+    settings = replace(settings, decoding=replace(settings.decoding, batch_tokens=tokens))
+    model = new_network(settings.model, load.vocabulary).to(device).eval()
+    work = Work(model, [[*row, EOS] for row in ids.tolist()], settings, frozenset({BOS}))
+    return work.forced(length - 1)
+
+
+def measure_search(work: Work, dtype: str, beam: int) -> Mapping[str, Cell]:
+    """Return how many sentences a second are translated, and what one takes by itself.
+
+    Raises:
+        BackendError: if the precision cannot be had here.
+    """
+    speed = work.measure(work.prepare(dtype, "auto"), dtype, beam, single=ALONE)
     return {
-        "sentences_per_s": load.sentences / seconds,
-        "pieces_per_s": load.sentences * (length - 1) / seconds,
-        "peak_mib": peak_bytes_of(search, weight.device) / 2**20,
+        "sentences_per_s": speed.sentences_per_s,
+        "pieces_per_s": speed.pieces / speed.seconds,
+        "ms_one_at_a_time": speed.ms_one_at_a_time,
     }
