@@ -32,7 +32,6 @@ from tfm.cli.records import Parse, Record, json_record, text_record
 from tfm.cli.shared_job import Shared, require_files, translate_together
 from tfm.cli.translation_job import Job, Tally, windows
 from tfm.data.lines import arriving_parsed, read_parsed, text_output
-from tfm.model.ranks import Place
 
 Input = Annotated[
     Path | None,
@@ -104,9 +103,12 @@ def translate(
 
     With --mbr chrf the translations come by expected chrF, not by score; in JSON it is `utility`.
     """
-    jsonl = jsonl or _is_jsonl(input_)
+    from tfm.model.ranks import Place
+
+    jsonl = jsonl or (input_ is not None and ".jsonl" in input_.suffixes[-2:])
+    as_json = as_json or (output is not None and output.suffix == ".jsonl")
     _check_json(jsonl=jsonl, as_json=as_json, text=text, strict=strict)
-    as_json = as_json or _is_jsonl(output) or (jsonl and not text)
+    as_json = as_json or (jsonl and not text)
     _check_layout(as_json=as_json, scores=scores, alignment=alignment)
     more = input_ or output or as_json or text or scores or n_best > 1
     if interactive and more:
@@ -137,7 +139,7 @@ def _check_json(*, jsonl: bool, as_json: bool, text: bool, strict: bool) -> None
     if text and not jsonl:
         raise typer.BadParameter("--text is for --jsonl; lines of text give text anyway")
     if text and as_json:
-        raise typer.BadParameter("--text and --json ask for different things")
+        raise typer.BadParameter("--text and --json (or -o FILE.jsonl) ask for different things")
 
 
 def _check_layout(*, as_json: bool, scores: bool, alignment: bool) -> None:
@@ -168,10 +170,6 @@ def _run(job: Job, batches: Iterable[list[Record]], file: IO[str]) -> Tally:
         job.write(records, file, tally)
         file.flush()
     return tally
-
-
-def _is_jsonl(path: Path | None) -> bool:
-    return path is not None and ".jsonl" in path.suffixes[-2:]
 
 
 def _parser(path: Path | None, *, jsonl: bool, language: str) -> Parse:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -69,6 +70,7 @@ def test_strict_stops_at_the_first_bad_record(
         ["--strict"],
         ["--text"],
         ["--jsonl", "--text", "--json"],
+        ["--jsonl", "--text", "-o", "x.jsonl"],
         ["--jsonl", "--scores"],
         ["--json", "--scores"],
     ],
@@ -77,7 +79,7 @@ def test_options_that_would_do_nothing_are_refused(
     capsys: pytest.CaptureFixture[str], tiny_model: Path, flags: list[str]
 ) -> None:
     assert main(["translate", str(tiny_model), *flags]) == 2
-    assert flags[-1] in capsys.readouterr().err
+    assert flags[-1].removeprefix("x") in capsys.readouterr().err
 
 
 def test_records_can_be_written_as_lines_of_text(
@@ -101,3 +103,14 @@ def test_files_are_known_by_their_suffixes(
     assert main(["translate", str(tiny_model), *text_to_json]) == 0
     written = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
     assert written == {key: value for key, value in found.items() if key not in ("id", "tags")}
+
+
+def test_the_page_on_translating_has_the_fields_of_a_record(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tiny_model: Path
+) -> None:
+    page = Path(__file__).resolve().parent.parent / "docs" / "translating.md"
+    rows = re.findall(r"^\| `(\w+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    _, lines, _ = run(monkeypatch, capsysbinary, tiny_model, "--jsonl", "--alignment")
+    assert list(json.loads(lines[2])) == ["en", "de", *rows]
+    (alternative,) = json.loads(lines[2])["n_best"]
+    assert list(alternative) == rows[:-2]

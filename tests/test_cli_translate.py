@@ -106,8 +106,8 @@ def test_windows_of_a_file_keep_the_order(
     lines = [f"{'The cat sleeps. ' * (i % 3)}{i}" for i in range(10)]
     (tmp_path / "in").write_text("\n".join(lines), encoding="utf-8")
     whole = tfm("--input", tmp_path / "in")
-    monkeypatch.setattr("tfm.cli.translate.FIRST_WINDOW", 2)
-    monkeypatch.setattr("tfm.cli.translate.WINDOW", 3)
+    monkeypatch.setattr("tfm.cli.translation_job.FIRST_WINDOW", 2)
+    monkeypatch.setattr("tfm.cli.translation_job.WINDOW", 3)
     assert tfm("--input", tmp_path / "in")[:2] == whole[:2]
     assert whole[1].count(b"\n") == 10
 
