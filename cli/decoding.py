@@ -31,9 +31,27 @@ DECODING_FLAGS: dict[str, Any] = {
     ],
     "repetition_penalty": Annotated[
         float | None,
-        _setting(
-            "repetition_penalty", "T", "Count log P of a piece that is there already T times; 1: no"
-        ),
+        _setting("repetition_penalty", "T", "Divide logits of pieces that are there already by T"),
+    ],
+    "sampling": Annotated[
+        bool | None,
+        typer.Option("--sampling", help="Draw translations from the model (decoding.sampling)."),
+    ],
+    "temperature": Annotated[
+        float | None, _setting("temperature", "T", "Sample with probabilities p^(1/T)")
+    ],
+    "top_k": Annotated[
+        int | None, _setting("top_k", "K", "Sample among the K most probable pieces")
+    ],
+    "top_p": Annotated[
+        float | None,
+        _setting("top_p", "P", "Sample among the fewest pieces with probability P together"),
+    ],
+    "epsilon": Annotated[
+        float | None, _setting("epsilon", "E", "Sample among pieces with probability E or more")
+    ],
+    "sampling_seed": Annotated[
+        int | None, _setting("sampling_seed", "N", "Other samples for another N")
     ],
 }
 

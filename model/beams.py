@@ -26,8 +26,8 @@ class Hypothesis:
     Attributes:
         tokens: target ids.
         log_probability: log P(tokens, EOS | source); without EOS if truncated.
-        score: `log_probability` / n ** length_penalty for n ids, EOS included; where a penalty
-            makes some ids count for more, what they count in place of `log_probability`.
+        score: `log_probability` / n ** length_penalty for n ids, EOS included; where repetition
+            is penalised, with log P' in place of log P (`tfm.model.processors`).
         truncated: it was cut at the maximum length and has no EOS.
         token_log_probabilities: one for each of its n ids, EOS included.
     """
@@ -63,6 +63,15 @@ class Beams(NamedTuple):
             token_log_probabilities=torch.empty(B, 1, 0, device=device),
             total=torch.zeros(B, 1, device=device),
             rows=torch.arange(B, device=device)[:, None],
+        )
+
+    def repeated(self, count: int) -> "Beams":
+        """Return `count` of each hypothesis, side by side."""
+        return self._replace(
+            tokens=self.tokens.repeat_interleave(count, 1),
+            token_log_probabilities=self.token_log_probabilities.repeat_interleave(count, 1),
+            total=self.total.repeat_interleave(count, 1),
+            rows=self.rows.repeat_interleave(count, 1),
         )
 
     @property
@@ -206,7 +215,7 @@ class Shortlist:
             return
         at = b, best.beam[b, c]
         past = beams.token_log_probabilities[at]
-        found = _read_out(
+        found = read_out(
             beams.tokens[at],
             torch.cat([past, best.token_log_probability[b, c][:, None]], dim=1),
             score[b, c],
@@ -224,7 +233,7 @@ class Shortlist:
         alive = beams.total > -torch.inf
         b, n = (alive & short.to(alive.device)[beams.sentences][:, None]).nonzero(as_tuple=True)
         parts = beams.tokens, beams.token_log_probabilities, score
-        found = _read_out(*(part[b, n] for part in parts), truncated=True)
+        found = read_out(*(part[b, n] for part in parts), truncated=True)
         for source, hypothesis in zip(beams.sentences[b].tolist(), found, strict=True):
             if len(self.kept[source]) < self.n_best:
                 self.kept[source].append(hypothesis)
@@ -253,7 +262,7 @@ def _descending(hypothesis: Hypothesis) -> float:
     return -hypothesis.score
 
 
-def _read_out(
+def read_out(
     tokens: Tensor,
     token_log_probabilities: Tensor,
     score: Tensor,

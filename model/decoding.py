@@ -12,7 +12,7 @@ class DecodingSettings:
 
     log P(target | source) / n ** length_penalty.
 
-    `repetition_penalty` changes this log P; `tfm.model.processors` has the formula.
+    `repetition_penalty` changes this P; `tfm.model.processors` has the formula.
     """
 
     beam: int = 5  # 1 is greedy
@@ -22,16 +22,25 @@ class DecodingSettings:
     min_length: int = 0  # pieces, end of sentence included; whatever max_length_ratio says
     batch_tokens: int = 4096  # source pieces times beam per batch, padding included
     no_repeat_ngram: int = 0  # no n pieces in a row occur twice in a translation; 0: they may
-    # Above 1, log P of a piece that the translation already has counts so many times (Keskar et
-    # al. 2019, CTRL, section 4.1, who take 1.2).
+    # Above 1, pieces that the translation already has are less probable (Keskar et al. 2019, CTRL,
+    # section 4.1, who take 1.2).
     repetition_penalty: float = 1.0
-    # Of all hypotheses of the beam, take the one with the highest expected chrF: `tfm.model.mbr`.
+    # Draw translations from the model instead of searching for the best: `tfm.model.sampling` has
+    # the formulas. The cuts are off at 0, 1 and 0.
+    sampling: bool = False
+    temperature: float = 1.0  # above 1 evens the probabilities out, below 1 sharpens them
+    top_k: int = 0
+    top_p: float = 1.0
+    epsilon: float = 0.0  # Hewitt et al. 2022 take 0.0003 to 0.0009
+    sampling_seed: int = 1
+    # Of all hypotheses of the beam, or of so many samples, take the one with the highest expected
+    # chrF: `tfm.model.mbr`.
     mbr: Literal["none", "chrf"] = "none"
 
     def __post_init__(self) -> None:
         for key in ("beam", "max_length", "batch_tokens"):
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
-        for key in ("min_length", "no_repeat_ngram"):
+        for key in ("min_length", "no_repeat_ngram", "top_k", "sampling_seed"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         require(self.beam <= 10_000, "beam", self.beam, "must be at most 10000")
         require(
@@ -43,6 +52,12 @@ class DecodingSettings:
         require(self.mbr in ("none", "chrf"), "mbr", self.mbr, 'must be "none" or "chrf"')
         _require_between(self, "length_penalty", 0, 10)
         _require_between(self, "repetition_penalty", 1, 100)
+        _require_between(self, "temperature", 0.01, 100)
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "must be above 0 and at most 1")
+        require(0 <= self.epsilon < 1, "epsilon", self.epsilon, "must be at least 0 and below 1")
+        for key, off in {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "epsilon": 0.0}.items():
+            value = getattr(self, key)
+            require(self.sampling or value == off, key, value, f"must be {off:g} without sampling")
         require(
             self.max_length_ratio > 0, "max_length_ratio", self.max_length_ratio, "must be above 0"
         )

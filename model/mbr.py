@@ -35,8 +35,10 @@ class Choice(NamedTuple):
     utility: float | None = None
 
 
-def rerank(hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> list[Choice]:
-    """Return those of distinct text among the hypotheses of a beam, by expected chrF.
+def rerank(
+    hypotheses: Sequence[Hypothesis], texts: Sequence[str], *, sampled: bool = False
+) -> list[Choice]:
+    """Return those of distinct text among the hypotheses of a beam, or samples, by expected chrF.
 
     Cut ones are left out if others are finished: without an end they have no probability.
 
@@ -46,7 +48,10 @@ def rerank(hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> list[Choic
     pairs = list(zip(hypotheses, texts, strict=True))
     finished = [pair for pair in pairs if not pair[0].truncated] or pairs
     likeliest = max(hypothesis.log_probability for hypothesis, _ in finished)
-    weights = [math.exp(hypothesis.log_probability - likeliest) for hypothesis, _ in finished]
+    weights = [
+        1.0 if sampled else math.exp(hypothesis.log_probability - likeliest)
+        for hypothesis, _ in finished
+    ]
     ranked = rank([text for _, text in finished], weights)
     return [Choice(finished[place][0], utility) for place, utility in ranked]
 

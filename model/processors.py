@@ -1,11 +1,11 @@
 """What a hypothesis may go on with: rules of search, as functions of tensors.
 
 A processor sees the log probabilities of the next ids and the live hypotheses. Rules rule ids out
-(-inf) and leave the others as they are, so that log P stays what the model says. A penalty changes
-what hypotheses are ranked by; log P of a hypothesis is the model's all the same.
+(-inf) and leave the others as they are, so that log P stays what the model says. The penalty
+changes what hypotheses are ranked by; log P of a hypothesis is the model's all the same.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,18 @@ def rules(settings: DecodingSettings) -> list[Processor]:
     if settings.no_repeat_ngram:
         found.append(no_repeated_ngram(settings.no_repeat_ngram))
     return found
+
+
+def what_counts(
+    next_ids: Tensor, beams: Beams, settings: DecodingSettings, rules: Sequence[Processor]
+) -> Tensor:
+    """Return what each next id counts, B N V: log P of the model, unless rules or a penalty say
+    otherwise. Without a penalty it is `next_ids` itself, which the rules change."""
+    if settings.repetition_penalty != 1:
+        next_ids = penalise_repetition(next_ids, beams, settings.repetition_penalty)
+    for process in rules:
+        next_ids = process(next_ids, beams)
+    return next_ids
 
 
 def forbid(ids: Collection[int], device: torch.device) -> Processor:
@@ -61,17 +73,18 @@ def no_repeated_ngram(n: int) -> Processor:
     return process
 
 
-def penalise_repetition(penalty: float) -> Processor:
-    """Return what makes log P of an id that the hypothesis has count `penalty` times.
+def penalise_repetition(next_ids: Tensor, beams: Beams, penalty: float) -> Tensor:
+    """Return log P' of each id, B N V: those that the hypothesis has already are less probable.
 
-    Keskar et al. 2019 (CTRL), section 4.1, divide the logits of such ids by the penalty. But what
-    that does depends on the sign of a logit, and on a constant that softmax does not see. Log P has
-    one sign, and no constant: the probability p of such an id counts as p ** penalty. Nothing is
-    normalised, so that other ids keep their log P.
+    Keskar et al. 2019 (CTRL), section 4.1, divide the logits x of such ids by the penalty before
+    softmax. What that does depends on a constant in the logits that softmax does not see; and a
+    negative one would become more probable. So x are the logits whose mean is 0, that is log P less
+    its mean, and a negative one is multiplied:
+
+        P' = softmax(x'), x' = x / penalty if x > 0 else x penalty, of the ids that are there
     """
-
-    def process(next_ids: Tensor, beams: Beams) -> Tensor:
-        ids = beams.tokens[:, :, 1:]
-        return next_ids.scatter(2, ids, next_ids.gather(2, ids) * penalty)
-
-    return process
+    x = next_ids - next_ids.mean(2, keepdim=True)
+    ids = beams.tokens[:, :, 1:]
+    there = x.gather(2, ids)
+    there = torch.where(there > 0, there / penalty, there * penalty)
+    return x.scatter_(2, ids, there).log_softmax(2)

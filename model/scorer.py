@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tfm.data.errors import CheckpointError
 from tfm.data.tokenizer import PAD
 from tfm.model.attention.padding import Padding
 from tfm.model.beams import Beams
@@ -83,6 +84,15 @@ class NetworkScorer:
                 logits = rows.copy_(logits)
             torch.log_softmax(logits, -1, out=rows)
         return result
+
+
+def require_numbers(next_ids: Tensor) -> None:
+    """Raise `CheckpointError` if a probability is not a number: then all that sum to 1 are not."""
+    if next_ids[:, :, 0].isnan().any():
+        raise CheckpointError(
+            "the model computes values that are not numbers: it is damaged, or its training "
+            "diverged; use another checkpoint (or --precision fp32, if this was fp16)"
+        )
 
 
 def log_softmax(logits: Tensor) -> Tensor:

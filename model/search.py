@@ -5,7 +5,7 @@ with `longest` from `DecodingSettings.longest`. A hypothesis of n ids, EOS inclu
 
     score = log P(target | source) / n ** length_penalty
 
-unless a penalty makes some ids count for more (`processors`). Rules make the space smaller.
+with P' in place of P where repetition is penalised (`processors`). Rules make the space smaller.
 
 The result is the best finished hypotheses after `longest` steps of `beams`. A sentence leaves its
 batch earlier only when that cannot change its result. So a translation depends neither on `n_best`
@@ -23,13 +23,14 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 from torch import Tensor
 
-from tfm.data.errors import CheckpointError, SettingsError
+from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, PAD
-from tfm.model.beams import Beams, Extensions, Hypothesis, Shortlist, best_extensions, extend
+from tfm.model.beams import Beams, Hypothesis, Shortlist, best_extensions, extend
 from tfm.model.ensemble import Ensemble
 from tfm.model.prepared import Prepared, prepare
-from tfm.model.processors import Processor, forbid, penalise_repetition, rules
-from tfm.model.scorer import Scorer, log_softmax, pad
+from tfm.model.processors import Processor, forbid, rules, what_counts
+from tfm.model.sampling import sample_batch
+from tfm.model.scorer import Scorer, log_softmax, pad, require_numbers
 from tfm.model.settings import DecodingSettings
 from tfm.model.transformer import Transformer
 
@@ -55,10 +56,10 @@ def beam_search(
         forbidden: target ids that no translation may have. The probabilities of the others stay
             those of the model.
         n_best: how many to return. They are fewer only where the space is that small. Cut ones
-            (`truncated`) come after all finished ones.
+            (`truncated`) come after all finished ones. With `settings.sampling`, so many are drawn.
 
     Raises:
-        SettingsError: if `n_best` is above `settings.beam`.
+        SettingsError: if `n_best` is above `settings.beam`, without sampling.
         CheckpointError: if the model computes something that is not a number.
     """
     ensemble = model if isinstance(model, Ensemble) else Ensemble([prepare(model)])
@@ -84,17 +85,15 @@ def search(
     `processors` see the log probabilities of the next ids in turn, before the best are chosen, and
     rule ids out by -inf. The rules of `settings` come after them.
     """
-    if not 1 <= n_best <= settings.beam:
-        raise SettingsError(
-            f"`n_best` must be at least 1 and at most `beam` ({settings.beam}), but is {n_best}."
-        )
+    _require_n_best(settings, n_best)
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    budget = settings.batch_tokens // settings.beam
+    run = sample_batch if settings.sampling else _search_batch
+    budget = settings.batch_tokens // (n_best if settings.sampling else settings.beam)
     processors = [*processors, *rules(settings)]
     with torch.inference_mode():
         for batch in batches_by_length([len(source) for source in sources], budget):
             chosen = [sources[i] for i in batch]
-            found = _search_batch(start(chosen), chosen, settings, processors, n_best)
+            found = run(start(chosen), chosen, settings, processors, n_best)
             for i, hypotheses in zip(batch, found, strict=True):
                 results[i] = hypotheses
     return results
@@ -141,6 +140,12 @@ def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return batches
 
 
+def _require_n_best(settings: DecodingSettings, n_best: int) -> None:
+    if n_best < 1 or (n_best > settings.beam and not settings.sampling):
+        most = "" if settings.sampling else f" and at most `beam` ({settings.beam})"
+        raise SettingsError(f"`n_best` must be at least 1{most}, but is {n_best}.")
+
+
 def _search_batch(
     scorer: Scorer,
     sources: Sequence[Sequence[int]],
@@ -157,13 +162,13 @@ def _search_batch(
         n_best=n_best,
         device=scorer.device,
     )
-    extensions = _extensions(settings)
     while len(beams.sentences):
         next_ids = scorer.log_probabilities(beams)
-        _require_numbers(next_ids)
-        for process in processors:
-            next_ids = process(next_ids, beams)
-        best = extensions(beams, next_ids)
+        require_numbers(next_ids)
+        counting = what_counts(next_ids, beams, settings, processors)
+        best = best_extensions(beams.total, counting, 2 * settings.beam)
+        if counting is not next_ids:
+            best = best.with_probabilities(next_ids)
         shortlist.add_finished(beams, best)
         last, beams = beams, extend(beams, best, settings.beam)
         full = beams.longest == beams.length
@@ -178,29 +183,6 @@ def _search_batch(
         if settings.beam > 1 or leaving.any():  # else every row goes on in its place
             scorer.reorder(beams.rows.flatten())
     return shortlist.kept
-
-
-def _extensions(settings: DecodingSettings) -> Callable[[Beams, Tensor], Extensions]:
-    """Return what chooses the best extensions of a step."""
-    count = 2 * settings.beam
-    if settings.repetition_penalty == 1:
-        return lambda beams, next_ids: best_extensions(beams.total, next_ids, count)
-    penalise = penalise_repetition(settings.repetition_penalty)
-
-    def choose(beams: Beams, next_ids: Tensor) -> Extensions:
-        best = best_extensions(beams.total, penalise(next_ids, beams), count)
-        return best.with_probabilities(next_ids)
-
-    return choose
-
-
-def _require_numbers(next_ids: Tensor) -> None:
-    """Raise `CheckpointError` if a probability is not a number: then all that sum to 1 are not."""
-    if next_ids[:, :, 0].isnan().any():
-        raise CheckpointError(
-            "the model computes values that are not numbers: it is damaged, or its training "
-            "diverged; use another checkpoint (or --precision fp32, if this was fp16)"
-        )
 
 
 def _force_batch(

@@ -137,7 +137,8 @@ class Translator:
         Args:
             texts: any text; a line break in it does not come out again. A `Request` also says what
                 is to hold for its text alone.
-            n_best: how many alternatives, at most `beam`; with `mbr` only those of distinct text.
+            n_best: how many alternatives, at most `beam` if they are not sampled; with `mbr` only
+                those of distinct text.
             beam, length_penalty, max_length, mbr: in place of those of `self.decoding`.
 
         Raises:
@@ -233,7 +234,10 @@ class Translator:
         if decoding.mbr == "none":
             return [[Choice(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
         decode = self.tokenizer.decode_target
-        return [rerank(each, [decode(h.tokens) for h in each])[:n_best] for each in found]
+        return [
+            rerank(each, [decode(h.tokens) for h in each], sampled=decoding.sampling)[:n_best]
+            for each in found
+        ]
 
     def _units(self, requests: Sequence[Request]) -> list[list[Unit]]:
         return units_of(requests, self.tokenizer, limit=self.limit, too_long=self._warn_of_length)

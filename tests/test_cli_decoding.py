@@ -17,7 +17,14 @@ FLAGS: dict[str, list[object]] = {  # each by itself changes translations or sco
     "min_length": ["--min-length", 40],
     "no_repeat_ngram": ["--no-repeat-ngram", 1],
     "repetition_penalty": ["--repetition-penalty", 1.5],
+    "sampling": ["--sampling"],
+    "temperature": ["--temperature", 0.5],
+    "top_k": ["--top-k", 1],
+    "top_p": ["--top-p", 0.1],
+    "epsilon": ["--epsilon", 0.05],
+    "sampling_seed": ["--sampling-seed", 2],
 }
+OF_SAMPLING = {"temperature", "top_k", "top_p", "epsilon", "sampling_seed"}
 Run = Callable[..., list[str]]
 
 
@@ -32,7 +39,7 @@ def translate(
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
         arguments = ["translate", tiny_model, "--device", "cpu", "--scores", *flags]
         assert main(list(map(str, arguments))) == 0
-        return capsys.readouterr().out.splitlines()
+        return capsys.readouterr().out.removesuffix("\n").split("\n")
 
     return run
 
@@ -43,13 +50,12 @@ def test_each_flag_has_a_row_in_this_file() -> None:
 
 @pytest.mark.parametrize("key", FLAGS)
 def test_a_flag_changes_what_comes_out_as_its_setting_does(translate: Run, key: str) -> None:
-    found = translate(*FLAGS[key])
+    base: list[object] = ["--sampling"] if key in OF_SAMPLING else []
+    found = translate(*base, *FLAGS[key])
     assert len(found) == len(TEXTS)
-    assert found != translate()
-    settings = [str(part) for part in FLAGS[key]]
-    pairs = zip(settings[::2], settings[1::2], strict=True)
-    sets = [f"--set=decoding.{flag[2:].replace('-', '_')}={value}" for flag, value in pairs]
-    assert found == translate(*sets)
+    assert found != translate(*base)
+    name, value = f"decoding.{key}", "true" if key == "sampling" else FLAGS[key][1]
+    assert found == translate(*base, f"--set={name}={value}")
 
 
 def test_eval_has_the_same_flags(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

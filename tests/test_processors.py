@@ -44,6 +44,16 @@ def following(model: Transformer, source: Sequence[int], ids: Sequence[int]) -> 
     return scores
 
 
+def penalised(log_p: list[float], ids: Sequence[int], penalty: float) -> list[float]:
+    """Return log P' by the formula, id by id."""
+    mean = math.fsum(log_p) / len(log_p)
+    x = [p - mean for p in log_p]
+    for i in set(ids):
+        x[i] = x[i] / penalty if x[i] > 0 else x[i] * penalty
+    whole = math.log(math.fsum(map(math.exp, x)))
+    return [each - whole for each in x]
+
+
 def ngrams(ids: Sequence[int], n: int) -> list[tuple[int, ...]]:
     return [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
 
@@ -67,9 +77,9 @@ def definition(
     for n in range(1, longest + 1):
         extensions = []
         for beam, (total, ids) in enumerate(live):
-            for token, p in enumerate(following(model, source, ids)):
+            log_p = following(model, source, ids)
+            for token, counts in enumerate(penalised(log_p, ids, options.repetition_penalty)):
                 if token not in SPECIAL and allowed(options, [*ids, token]):
-                    counts = p * options.repetition_penalty if token in ids else p
                     extensions.append((-(total + counts), beam, token, ids))
         extensions.sort(key=lambda extension: extension[:3])
         for minus_total, _, token, ids in extensions[: options.beam]:
@@ -131,8 +141,8 @@ def test_a_wide_beam_with_options_finds_the_best_that_they_allow(changes: dict[s
                 if all(allowed(options, whole[: i + 1]) for i in range(len(whole))):
                     total = 0.0
                     for i, token in enumerate(whole):
-                        p = following(model, source, whole[:i])[token]
-                        total += p * options.repetition_penalty if token in whole[:i] else p
+                        log_p = following(model, source, whole[:i])
+                        total += penalised(log_p, whole[:i], options.repetition_penalty)[token]
                     scores[ids] = total / len(whole) ** options.length_penalty
         (found,) = beam_search(model, [source], options, forbidden=SPECIAL, n_best=400)
         finished = [h for h in found if not h.truncated]
@@ -148,12 +158,15 @@ def test_a_penalty_changes_the_score_and_not_log_p() -> None:
     found = beam_search(model, sources, options, forbidden=SPECIAL)
     targets = [h.tokens if h.truncated else [*h.tokens, EOS] for (h,) in found]
     changed = 0
-    for (h,), ids, forced in zip(found, targets, force_score(model, sources, targets), strict=True):
+    scores = force_score(model, sources, targets)
+    for source, (h,), ids, forced in zip(sources, found, targets, scores, strict=True):
         assert h.token_log_probabilities == pytest.approx(forced)
         assert h.log_probability == pytest.approx(math.fsum(forced))
-        repeated = [p for i, p in enumerate(forced) if ids[i] in ids[:i]]
-        changed += bool(repeated)
-        assert h.score == pytest.approx((sum(forced) + sum(repeated)) / len(ids))
+        total = 0.0
+        for i, token in enumerate(ids):
+            total += penalised(following(model, source, ids[:i]), ids[:i], 2.0)[token]
+        changed += total != pytest.approx(sum(forced))
+        assert h.score == pytest.approx(total / len(ids))
     assert changed
 
 
