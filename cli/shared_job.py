@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from tfm.cli import console
-from tfm.cli.records import Parse, Record
+from tfm.cli.records import Record
 from tfm.cli.translation_job import Job, Tally, windows
 from tfm.data.errors import DataError
 from tfm.data.lines import read_parsed, text_output
@@ -44,14 +44,22 @@ class Shared(NamedTuple):
     options: dict[str, Any]
 
 
-def translate_together(load: Callable[[], Job], parse: Parse, shared: Shared) -> Tally | None:
+def has_company() -> bool:
+    """Return whether a launcher has started other processes beside this one."""
+    from tfm.model.ranks import Place
+
+    return Place.here().size > 1
+
+
+def translate_together(load: Callable[[], Job], shared: Shared) -> Tally:
     """Translate a file with the processes that torchrun has started.
 
     Args:
-        load: what makes the job, once the processes have joined and each has its GPU.
+        load: what makes the job, once the processes have joined: each has its GPU then, and what
+            is wrong is told by one of them.
 
     Returns:
-        What was written, on the first process; None on the others.
+        What was written, on the first process; nothing on the others.
     """
     from tfm.model.training.distributed import joined
 
@@ -63,10 +71,10 @@ def translate_together(load: Callable[[], Job], parse: Parse, shared: Shared) ->
         job.translator.warn = said.append
         output = Path(os.path.realpath(shared.output))
         parts = Parts(output, _identity(job, shared.models, shared.options))
-        paths = _translate_parts(job, parse, shared.input, parts, ranks, said)
+        paths = _translate_parts(job, shared.input, parts, ranks, said)
         ranks.wait()
         if not ranks.first:
-            return None
+            return Tally()
         tally = _join(parts, paths)
         tally.tell(time.perf_counter() - started)
         return tally
@@ -91,6 +99,7 @@ def _identity(job: Job, models: Sequence[Path], options: dict[str, Any]) -> dict
     return options | {
         "weights": [_sha256(model / WEIGHTS) for model in models],
         "tokenizer": translator.tokenizer.fingerprint,
+        "source": translator.settings.data.source,
         "limit": translator.limit,
         "decoding": asdict(translator.decoding),
         "machine": [weight.device.type, str(weight.dtype), translator.plan.describe()],
@@ -105,7 +114,7 @@ def _sha256(path: Path) -> str:
 
 
 def _translate_parts(
-    job: Job, parse: Parse, input_: Path, parts: Parts, ranks: "Ranks", said: list[str]
+    job: Job, input_: Path, parts: Parts, ranks: "Ranks", said: list[str]
 ) -> list[Path]:
     """Make the parts that fall to this process; return where all of them are."""
     paths: list[Path] = []
@@ -116,7 +125,7 @@ def _translate_parts(
         paths.append(path)
         if number == mine:
             if not path.exists():
-                records = [parse(line, before + i) for i, line in enumerate(lines, start=1)]
+                records = [job.parse(line, before + i) for i, line in enumerate(lines, start=1)]
                 _make_part(job, records, before, parts, path, said)
             mine = ranks.take()
         before += len(lines)

@@ -29,7 +29,7 @@ from tfm.cli.options import (
     Set,
 )
 from tfm.cli.records import Parse, Record, json_record, text_record
-from tfm.cli.shared_job import Shared, require_files, translate_together
+from tfm.cli.shared_job import Shared, has_company, require_files, translate_together
 from tfm.cli.translation_job import Job, Tally, windows
 from tfm.data.lines import arriving_parsed, read_parsed, text_output
 
@@ -103,34 +103,30 @@ def translate(
 
     With --mbr chrf the translations come by expected chrF, not by score; in JSON it is `utility`.
     """
-    from tfm.model.ranks import Place
-
     jsonl = jsonl or (input_ is not None and ".jsonl" in input_.suffixes[-2:])
     as_json = as_json or (output is not None and output.suffix == ".jsonl")
     _check_json(jsonl=jsonl, as_json=as_json, text=text, strict=strict)
     as_json = as_json or (jsonl and not text)
     _check_layout(as_json=as_json, scores=scores, alignment=alignment)
-    more = input_ or output or as_json or text or scores or n_best > 1
-    if interactive and more:
+    if interactive and (input_ or output or as_json or text or scores or n_best > 1):
         raise typer.BadParameter("--interactive shows one translation of each line of stdin")
-    flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length, "mbr": mbr}
-    settings = load_settings(model_config(model), set_, **flags, **decoding)
-    layout = layout_of(as_json=as_json, n_best=n_best, scores=scores)
-    parse = _parser(input_, jsonl=jsonl, language=settings.data.source)
 
     def load() -> Job:
+        flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
+        settings = load_settings(model_config(model), set_, **flags, mbr=mbr, **decoding)
         machine = {"device": device, "precision": precision, "attention": attention}
         translator = load_translator(model, settings, ensemble=ensemble, **machine)
-        return Job(translator, layout, n_best, alignment, strict)
+        parse = _parser(input_, jsonl=jsonl, language=translator.settings.data.source)
+        layout = layout_of(as_json=as_json, n_best=n_best, scores=scores)
+        return Job(translator, parse, layout, n_best, alignment, strict)
 
-    if Place.here().size > 1:
-        options = {"jsonl": jsonl and settings.data.source, "json": as_json, "scores": scores}
+    if has_company():
+        options = {"jsonl": jsonl, "json": as_json, "scores": scores}
         shared = Shared(*require_files(input_, output), [model, *(ensemble or [])], options)
-        tally = translate_together(load, parse, shared)
+        tally = translate_together(load, shared)
     else:
-        tally = _translate(load(), parse, input_, output, interactive=interactive)
-    if tally is not None:
-        tally.require_good(blank=not as_json)
+        tally = _translate(load(), input_, output, interactive=interactive)
+    tally.require_good(blank=not as_json)
 
 
 def _check_json(*, jsonl: bool, as_json: bool, text: bool, strict: bool) -> None:
@@ -149,16 +145,14 @@ def _check_layout(*, as_json: bool, scores: bool, alignment: bool) -> None:
         raise typer.BadParameter("--alignment is written in JSON; add --json")
 
 
-def _translate(
-    job: Job, parse: Parse, input_: Path | None, output: Path | None, *, interactive: bool
-) -> Tally | None:
+def _translate(job: Job, input_: Path | None, output: Path | None, *, interactive: bool) -> Tally:
     prompt = f"{job.translator.settings.data.source}> "
     if interactive:
-        converse(job.translator, parse, prompt=prompt)
-        return None
+        converse(job.translator, job.parse, prompt=prompt)
+        return Tally()
     started = time.perf_counter()
     with text_output(output) as file:
-        tally = _run(job, _batches(input_, parse, prompt=prompt), file)
+        tally = _run(job, _batches(input_, job.parse, prompt=prompt), file)
     tally.tell(time.perf_counter() - started)
     return tally
 

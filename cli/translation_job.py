@@ -6,7 +6,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from tfm.cli import console
 from tfm.cli.layouts import Layout, Result
-from tfm.cli.records import Record
+from tfm.cli.records import Parse, Record
 from tfm.data.errors import DataError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Job:
-    """How records are translated and written.
+    """How records are read, translated and written.
 
     Args:
         n_best: alternatives to ask for.
@@ -56,6 +56,7 @@ class Job:
     """
 
     translator: "Translator"
+    parse: Parse
     layout: Layout
     n_best: int = 1
     alignment: bool = False

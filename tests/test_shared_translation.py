@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def make(job: Job, source: Path, target: Path, **options: object) -> tuple[int, 
 
     counting = Counting(**vars(job))
     parts = Parts(target, _identity(job, [], options))
-    paths = _translate_parts(counting, parse, source, parts, All(), [])
+    paths = _translate_parts(counting, source, parts, All(), [])
     return sum(counted), paths, parts
 
 
@@ -113,7 +114,7 @@ def test_parts_that_are_there_are_not_made_again(tiny_model: Path, tmp_path: Pat
     translator = Translator.load(tiny_model, device="cpu")
     translator.warn = str
     translator.decoding = replace(translator.decoding, beam=1, max_length=3)
-    job = Job(translator, layout_of(as_json=False, n_best=1, scores=False))
+    job = Job(translator, parse, layout_of(as_json=False, n_best=1, scores=False))
     assert make(job, source, tmp_path / "out")[0] == 250
     made, paths, parts = make(job, source, tmp_path / "out")
     assert made == 0 and [path.exists() for path in paths] == [True] * 3
@@ -231,15 +232,11 @@ def test_bad_records_are_counted_over_all_parts(tiny_model: Path, tmp_path: Path
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     good, bad = json.dumps({"source": "A dog runs."}), "no JSON"
     source.write_text("\n".join([bad, *[good] * 70, bad]))
-    job = Job(
-        Translator.load(tiny_model, device="cpu"), layout_of(as_json=True, n_best=1, scores=False)
-    )
+    layout = layout_of(as_json=True, n_best=1, scores=False)
+    record = partial(json_record, language="en")
+    job = Job(Translator.load(tiny_model, device="cpu"), record, layout)
     parts = Parts(target, {})
-
-    def record(raw: bytes, number: int) -> Record:
-        return json_record(raw, number, language="en")
-
-    paths = _translate_parts(job, record, source, parts, All(), [])
+    paths = _translate_parts(job, source, parts, All(), [])
     tally = _join(parts, paths)
     assert (tally.records, tally.bad) == (72, 2)
     written = [json.loads(line) for line in target.read_text().splitlines()]
@@ -247,3 +244,12 @@ def test_bad_records_are_counted_over_all_parts(tiny_model: Path, tmp_path: Path
     assert "record 72" in written[71]["error"]
     with pytest.raises(DataError, match="could not be translated: 2"):
         tally.require_good(blank=False)
+
+
+def test_what_is_wrong_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("A dog runs.\n")
+    process = launch(tmp_path / "no-model", tmp_path / "in", tmp_path / "out")
+    output = finish(process)
+    assert process.returncode == 1
+    errors = [line for line in output.splitlines() if "tfm: error:" in line]
+    assert len(errors) == 1 and "no such directory" in errors[0]

@@ -165,6 +165,7 @@ def joined() -> Iterator[Ranks]:
 
 
 def _meet(place: Place, backend: str) -> "Store":
+    store: Store | None = None
     try:
         store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
         # After a restart torchrun's store still holds the addresses of the processes before.
@@ -172,10 +173,13 @@ def _meet(place: Place, backend: str) -> "Store":
         store = dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:  # what torch raises; ValueError for the environment
-        raise LostContact(
+        lost = LostContact(
             f"rank {place.rank} of {place.size}: did not find the other processes; start all of "
             f"them with torchrun, or unset WORLD_SIZE for one ({error})"
-        ) from error
+        )
+        if store is not None and not _is_first_to_tell(store, place.rank, lost):
+            raise SystemExit(1) from error  # another one had told why it left before we met
+        raise lost from error
     return store
 
 
