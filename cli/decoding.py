@@ -33,6 +33,17 @@ DECODING_FLAGS: dict[str, Any] = {
         float | None,
         _setting("repetition_penalty", "T", "Divide logits of pieces that are there already by T"),
     ],
+    "coverage_penalty": Annotated[
+        float | None,
+        _setting("coverage_penalty", "B", "Add B sum_i log(min(attention to i, 1)) to scores"),
+    ],
+    "beam_groups": Annotated[
+        int | None,
+        _setting("beam_groups", "G", "Groups of the beam that avoid the same pieces"),
+    ],
+    "diversity": Annotated[
+        float | None, _setting("diversity", "D", "How much an earlier group's choice counts less")
+    ],
     "sampling": Annotated[
         bool | None,
         typer.Option("--sampling", help="Draw translations from the model (decoding.sampling)."),

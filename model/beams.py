@@ -65,6 +65,25 @@ class Beams(NamedTuple):
             rows=torch.arange(B, device=device)[:, None],
         )
 
+    def group(self, own: slice) -> "Beams":
+        """Return some hypotheses of each sentence."""
+        return self._replace(
+            tokens=self.tokens[:, own],
+            token_log_probabilities=self.token_log_probabilities[:, own],
+            total=self.total[:, own],
+            rows=self.rows[:, own],
+        )
+
+    def beside(self, others: Sequence["Beams"]) -> "Beams":
+        """Return the hypotheses of this and of others side by side."""
+        parts = [self, *others]
+        return self._replace(
+            tokens=torch.cat([part.tokens for part in parts], 1),
+            token_log_probabilities=torch.cat([part.token_log_probabilities for part in parts], 1),
+            total=torch.cat([part.total for part in parts], 1),
+            rows=torch.cat([part.rows for part in parts], 1),
+        )
+
     def repeated(self, count: int) -> "Beams":
         """Return `count` of each hypothesis, side by side."""
         return self._replace(
@@ -202,6 +221,19 @@ class Shortlist:
         self.beam, self.length_penalty, self.n_best = beam, length_penalty, n_best
         self.kept: list[list[Hypothesis]] = [[] for _ in range(sources)]
         self.needed = torch.full((sources,), -torch.inf, device=device)  # scores to exceed
+
+    def advance(self, beams: Beams, counting: Tensor, next_ids: Tensor) -> Beams:
+        """Take one step: keep what is finished, and return what lives on.
+
+        Args:
+            counting: what each next id counts, B N V.
+            next_ids: log P of each of them, B N V: the same tensor, where that is what counts.
+        """
+        best = best_extensions(beams.total, counting, 2 * self.beam)
+        if counting is not next_ids:
+            best = best.with_probabilities(next_ids)
+        self.add_finished(beams, best)
+        return extend(beams, best, self.beam)
 
     def add_finished(self, beams: Beams, best: Extensions) -> None:
         """Keep the extensions that end and are good enough; of equals, the earlier ones.

@@ -25,6 +25,13 @@ class DecodingSettings:
     # Above 1, pieces that the translation already has are less probable (Keskar et al. 2019, CTRL,
     # section 4.1, who take 1.2).
     repetition_penalty: float = 1.0
+    # Above 0, source pieces that a translation hardly attends to cost score (Wu et al. 2016,
+    # equation 14, who take 0.2): `tfm.model.coverage` has the formula.
+    coverage_penalty: float = 0.0
+    # Diverse beam search (Vijayakumar et al. 2016): so many groups share the beam, and an id counts
+    # less by `diversity` for each hypothesis of an earlier group that takes it at the same step.
+    beam_groups: int = 1
+    diversity: float = 0.5
     # Draw translations from the model instead of searching for the best: `tfm.model.sampling` has
     # the formulas. The cuts are off at 0, 1 and 0.
     sampling: bool = False
@@ -38,7 +45,7 @@ class DecodingSettings:
     mbr: Literal["none", "chrf"] = "none"
 
     def __post_init__(self) -> None:
-        for key in ("beam", "max_length", "batch_tokens"):
+        for key in ("beam", "max_length", "batch_tokens", "beam_groups"):
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
         for key in ("min_length", "no_repeat_ngram", "top_k", "sampling_seed"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
@@ -52,6 +59,13 @@ class DecodingSettings:
         require(self.mbr in ("none", "chrf"), "mbr", self.mbr, 'must be "none" or "chrf"')
         _require_between(self, "length_penalty", 0, 10)
         _require_between(self, "repetition_penalty", 1, 100)
+        _require_between(self, "coverage_penalty", 0, 100)
+        _require_between(self, "diversity", 0, 1000)
+        rule = f"must divide `beam` ({self.beam})"
+        require(self.beam % self.beam_groups == 0, "beam_groups", self.beam_groups, rule)
+        for key, off in {"coverage_penalty": 0.0, "beam_groups": 1}.items():
+            value = getattr(self, key)
+            require(not self.sampling or value == off, key, value, f"must be {off:g} with sampling")
         _require_between(self, "temperature", 0.01, 100)
         require(0 < self.top_p <= 1, "top_p", self.top_p, "must be above 0 and at most 1")
         require(0 <= self.epsilon < 1, "epsilon", self.epsilon, "must be at least 0 and below 1")

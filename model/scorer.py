@@ -105,3 +105,17 @@ def pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tenso
     padding = Padding.from_lengths([len(ids) for ids in sequences], device=device)
     rows = [[*ids, *[PAD] * (padding.longest - len(ids))] for ids in sequences]
     return torch.tensor(rows, device=device), padding
+
+
+def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Cut places 0, 1, ... into batches of like lengths, longest first.
+
+    A batch has at most `budget` positions, padding included; a longer sequence goes alone.
+    """
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= budget:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches

@@ -5,7 +5,8 @@ with `longest` from `DecodingSettings.longest`. A hypothesis of n ids, EOS inclu
 
     score = log P(target | source) / n ** length_penalty
 
-with P' in place of P where repetition is penalised (`processors`). Rules make the space smaller.
+with P' in place of P where repetition is penalised (`processors`), and with a term for what of the
+source it does not attend to, if that is asked for (`coverage`). Rules make the space smaller.
 
 The result is the best finished hypotheses after `longest` steps of `beams`. A sentence leaves its
 batch earlier only when that cannot change its result. So a translation depends neither on `n_best`
@@ -25,12 +26,14 @@ from torch import Tensor
 
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, PAD
-from tfm.model.beams import Beams, Hypothesis, Shortlist, best_extensions, extend
+from tfm.model.beams import Beams, Hypothesis, Shortlist
+from tfm.model.coverage import rank_by_coverage
+from tfm.model.diverse import DiverseShortlist
 from tfm.model.ensemble import Ensemble
 from tfm.model.prepared import Prepared, prepare
 from tfm.model.processors import Processor, forbid, rules, what_counts
 from tfm.model.sampling import sample_batch
-from tfm.model.scorer import Scorer, log_softmax, pad, require_numbers
+from tfm.model.scorer import Scorer, batches_by_length, log_softmax, pad, require_numbers
 from tfm.model.settings import DecodingSettings
 from tfm.model.transformer import Transformer
 
@@ -63,13 +66,24 @@ def beam_search(
         CheckpointError: if the model computes something that is not a number.
     """
     ensemble = model if isinstance(model, Ensemble) else Ensemble([prepare(model)])
-    return search(
+    _require_n_best(settings, n_best)
+    found = search(
         ensemble.start,
         sources,
         settings,
         processors=[forbid(forbidden, ensemble.device)],
-        n_best=n_best,
+        n_best=settings.beam if settings.coverage_penalty else n_best,
     )
+    if not settings.coverage_penalty:
+        return found
+    ranked = rank_by_coverage(
+        ensemble.members,
+        sources,
+        found,
+        penalty=settings.coverage_penalty,
+        batch_tokens=settings.batch_tokens,
+    )
+    return [hypotheses[:n_best] for hypotheses in ranked]
 
 
 def search(
@@ -126,20 +140,6 @@ def force_score(
     return results
 
 
-def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut places 0, 1, ... into batches of like lengths, longest first.
-
-    A batch has at most `budget` positions, padding included; a longer sequence goes alone.
-    """
-    batches: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= budget:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
-    return batches
-
-
 def _require_n_best(settings: DecodingSettings, n_best: int) -> None:
     if n_best < 1 or (n_best > settings.beam and not settings.sampling):
         most = "" if settings.sampling else f" and at most `beam` ({settings.beam})"
@@ -155,22 +155,12 @@ def _search_batch(
 ) -> list[list[Hypothesis]]:
     """Search all sources side by side: the order of events of every step."""
     beams = Beams.start([settings.longest(len(ids) - 1) for ids in sources], scorer.device)
-    shortlist = Shortlist(
-        len(sources),
-        beam=settings.beam,
-        length_penalty=settings.length_penalty,
-        n_best=n_best,
-        device=scorer.device,
-    )
+    shortlist = _shortlist(settings, len(sources), n_best, scorer.device)
     while len(beams.sentences):
         next_ids = scorer.log_probabilities(beams)
         require_numbers(next_ids)
         counting = what_counts(next_ids, beams, settings, processors)
-        best = best_extensions(beams.total, counting, 2 * settings.beam)
-        if counting is not next_ids:
-            best = best.with_probabilities(next_ids)
-        shortlist.add_finished(beams, best)
-        last, beams = beams, extend(beams, best, settings.beam)
+        last, beams = beams, shortlist.advance(beams, counting, next_ids)
         full = beams.longest == beams.length
         if full.any():
             shortlist.add_truncated(beams.select(full))
@@ -183,6 +173,25 @@ def _search_batch(
         if settings.beam > 1 or leaving.any():  # else every row goes on in its place
             scorer.reorder(beams.rows.flatten())
     return shortlist.kept
+
+
+def _shortlist(
+    settings: DecodingSettings, sources: int, n_best: int, device: torch.device
+) -> Shortlist | DiverseShortlist:
+    beam, length_penalty = settings.beam, settings.length_penalty
+    if settings.beam_groups == 1:
+        return Shortlist(
+            sources, beam=beam, length_penalty=length_penalty, n_best=n_best, device=device
+        )
+    return DiverseShortlist(
+        sources,
+        groups=settings.beam_groups,
+        strength=settings.diversity,
+        beam=beam,
+        length_penalty=length_penalty,
+        n_best=n_best,
+        device=device,
+    )
 
 
 def _force_batch(

@@ -17,6 +17,9 @@ FLAGS: dict[str, list[object]] = {  # each by itself changes translations or sco
     "min_length": ["--min-length", 40],
     "no_repeat_ngram": ["--no-repeat-ngram", 1],
     "repetition_penalty": ["--repetition-penalty", 1.5],
+    "coverage_penalty": ["--coverage-penalty", 0.5],
+    "beam_groups": ["--beam-groups", 5],
+    "diversity": ["--diversity", 50],
     "sampling": ["--sampling"],
     "temperature": ["--temperature", 0.5],
     "top_k": ["--top-k", 1],
@@ -24,7 +27,10 @@ FLAGS: dict[str, list[object]] = {  # each by itself changes translations or sco
     "epsilon": ["--epsilon", 0.05],
     "sampling_seed": ["--sampling-seed", 2],
 }
-OF_SAMPLING = {"temperature", "top_k", "top_p", "epsilon", "sampling_seed"}
+BASES: dict[str, list[object]] = dict.fromkeys(  # what else a flag needs
+    ["temperature", "top_k", "top_p", "epsilon", "sampling_seed"], ["--sampling"]
+)
+BASES["diversity"] = ["--beam-groups", 5, "--n-best", 5]
 Run = Callable[..., list[str]]
 
 
@@ -50,9 +56,9 @@ def test_each_flag_has_a_row_in_this_file() -> None:
 
 @pytest.mark.parametrize("key", FLAGS)
 def test_a_flag_changes_what_comes_out_as_its_setting_does(translate: Run, key: str) -> None:
-    base: list[object] = ["--sampling"] if key in OF_SAMPLING else []
+    base = BASES.get(key, [])
     found = translate(*base, *FLAGS[key])
-    assert len(found) == len(TEXTS)
+    assert len(found) in (len(TEXTS), 5 * len(TEXTS))
     assert found != translate(*base)
     name, value = f"decoding.{key}", "true" if key == "sampling" else FLAGS[key][1]
     assert found == translate(*base, f"--set={name}={value}")

@@ -1,0 +1,116 @@
+"""The coverage penalty (Wu et al. 2016, equation 14): translations are to look at all their source.
+
+    score = log P / n ** length_penalty + beta sum_i log(min(sum_j p_ij, 1))
+
+p_ij is the attention of the j-th target piece to the i-th of the source, ends of sentences left out
+on the source side: the mean over the heads of cross-attention in the last decoder layer but one, or
+the only one, which of all layers is the nearest to an alignment (Garg et al. 2019, section 4.1).
+
+A search finds hypotheses without it; then those of the whole beam are fed in once more (teacher
+forcing) and ranked anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tfm.data.tokenizer import BOS
+from tfm.model.attention.formula import attention_weights
+from tfm.model.attention.multihead import CrossAttention
+from tfm.model.attention.padding import Padding
+from tfm.model.beams import Hypothesis
+from tfm.model.prepared import Prepared
+from tfm.model.scorer import batches_by_length, pad
+
+LEAST = 1e-10  # attention that a source piece counts as having had, if it had less
+
+
+def rank_by_coverage(
+    members: Sequence[Prepared],
+    sources: Sequence[Sequence[int]],
+    found: Sequence[Sequence[Hypothesis]],
+    *,
+    penalty: float,
+    batch_tokens: int,
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each source with the penalty in their scores, the best first.
+
+    Args:
+        members: of an ensemble, or one; the mean of their attention counts.
+        sources: ids, EOS included.
+        penalty: beta.
+        batch_tokens: most positions of either side in one pass of the network.
+    """
+    pairs = [(i, h) for i, hypotheses in enumerate(found) for h in hypotheses]
+    ranked: list[list[Hypothesis]] = [[] for _ in sources]
+    widths = [max(len(sources[i]), len(h.tokens) + 1) for i, h in pairs]
+    with torch.inference_mode():
+        for batch in batches_by_length(widths, batch_tokens):
+            chosen = [pairs[place] for place in batch]
+            terms = coverage(members, [sources[i] for i, _ in chosen], [h for _, h in chosen])
+            for (i, h), term in zip(chosen, terms.tolist(), strict=True):
+                ranked[i].append(replace(h, score=h.score + penalty * term))
+    # Batches come in the order of lengths: equal scores are told apart by the tokens.
+    return [sorted(each, key=lambda h: (h.truncated, -h.score, h.tokens)) for each in ranked]
+
+
+def coverage(
+    members: Sequence[Prepared],
+    sources: Sequence[Sequence[int]],
+    hypotheses: Sequence[Hypothesis],
+) -> Tensor:
+    """Return sum_i log(min(sum_j p_ij, 1)) of each hypothesis, B."""
+    device = members[0].device
+    source_ids, source = pad(sources, device)
+    steps = [[BOS, *h.tokens][: len(h.token_log_probabilities)] or [BOS] for h in hypotheses]
+    target_ids, target = pad(steps, device)
+    each = []
+    for member in members:
+        with _weights(member) as weights:
+            member.network.decode(
+                target_ids, member.encode(source_ids, source), source=source, target=target
+            )
+        each.append(weights[0])
+    there = _within(target)[:, :, None]  # B T 1
+    covered = (torch.stack(each).mean(0) * there).sum(1)  # B S
+    logs = covered.clamp(min=LEAST, max=1.0).log()
+    pieces = torch.arange(logs.shape[1], device=device) < source.lengths[:, None] - 1
+    return torch.where(pieces, logs, 0.0).sum(1)
+
+
+@contextmanager
+def _weights(member: Prepared) -> Iterator[list[Tensor]]:
+    """Collect the mean weights over heads, B T S, of the layer that counts, within the block."""
+    layers = list(member.network.decoder)
+    attention: CrossAttention = layers[-2 if len(layers) > 1 else -1].cross_attention
+    collected: list[Tensor] = []
+    backend = attention.attend
+
+    def attend(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        causal: bool,
+        queries: Padding | None,
+        keys: Padding | None,
+        dropout: float,
+    ) -> Tensor:
+        exact = torch.promote_types(q.dtype, torch.float32)
+        weights = attention_weights(q.to(exact), k.to(exact), causal=causal, keys=keys)
+        collected.append(weights.mean(1))
+        return weights.to(v.dtype) @ v
+
+    attention.attend = attend
+    try:
+        yield collected
+    finally:
+        attention.attend = backend
+
+
+def _within(padding: Padding) -> Tensor:
+    """Return where there is no padding, B L."""
+    return torch.arange(padding.longest, device=padding.lengths.device) < padding.lengths[:, None]
