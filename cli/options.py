@@ -82,8 +82,8 @@ Mbr = Annotated[
     Literal["none", "chrf"] | None,
     typer.Option(
         "--mbr",
-        help="Of all hypotheses of the beam, take the one with the highest expected chrF against "
-        "the others: minimum Bayes risk (decoding.mbr; none if not set).",
+        help="Of all hypotheses of the beam, or as many samples, take the one with the highest "
+        "expected chrF against the others: minimum Bayes risk (decoding.mbr; none if not set).",
     ),
 ]
 

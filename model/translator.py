@@ -174,6 +174,7 @@ class Translator:
         beam: int | None = None,
         length_penalty: float | None = None,
         max_length: int | None = None,
+        mbr: str | None = None,
     ) -> Iterator[list[Translation]]:
         """Yield the translations of each batch of texts before the next one is asked for.
 
@@ -187,6 +188,7 @@ class Translator:
                 beam=beam,
                 length_penalty=length_penalty,
                 max_length=max_length,
+                mbr=mbr,
             )
 
     def translate_growing(self, text: str | Request, show: Callable[[str], None]) -> Translation:

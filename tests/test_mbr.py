@@ -103,6 +103,15 @@ def test_hypotheses_of_a_beam_count_by_their_probability() -> None:
     assert rerank(tiny, texts)[0].utility == pytest.approx(utilities[2])
 
 
+def test_samples_count_alike_and_as_often_as_they_were_drawn() -> None:
+    texts = ["Ein Hund rennt.", "Katzen", "Ein Hund rennt."]
+    hypotheses = [hypothesis(math.log(p)) for p in (0.01, 0.9, 0.01)]
+    first, second = rerank(hypotheses, texts, sampled=True)
+    assert (first.hypothesis, second.hypothesis) == (hypotheses[0], hypotheses[1])
+    assert first.utility == pytest.approx(expected(texts, [1.0, 1.0, 1.0])[0])
+    assert rerank(hypotheses, texts)[0].hypothesis is hypotheses[1]
+
+
 def test_hypotheses_that_were_cut_count_only_where_none_is_finished() -> None:
     texts = ["ja ja ja", "ja ja j", "nein"]
     hypotheses = [
@@ -136,6 +145,7 @@ def test_a_translator_takes_the_best_of_the_whole_beam(tiny_model: Path) -> None
         assert chosen.utility == pytest.approx(utility)
         (same,) = [each for each in plain.n_best if each.ids == chosen.ids]
         assert (chosen.score, chosen.log_probability) == (same.score, same.log_probability)
+    assert list(translator.stream([TEXTS], mbr="chrf", **options)) == [found]
     assert [each.text for each in found] != [each.text for each in lists]
     assert all(candidate.utility is None for each in lists for candidate in each.n_best)
 
