@@ -43,7 +43,7 @@ Beams = Annotated[
     str, typer.Option("--beams", metavar="LIST", help="Widths of the beam; 1 is greedy.")
 ]
 Precisions = Annotated[
-    str, typer.Option("--precisions", metavar="LIST", help="Which of fp32, bf16 and fp16.")
+    str, typer.Option("--precisions", metavar="LIST", help="Which of fp32, bf16, fp16 and int8.")
 ]
 Length = Annotated[
     int | None,
@@ -92,7 +92,7 @@ def bench_translate(
     if model is not None and (config or tokenizer):
         raise typer.BadParameter("--config and --tokenizer are for random weights, not for a MODEL")
     settings = load_settings(config if model is None else model_config(model), set_)
-    chosen = names(precisions, PRECISIONS, "--precisions")
+    chosen = names(precisions, [*PRECISIONS, "int8"], "--precisions")
     widths = numbers(beams, "--beams")
     where = resolve_device(device)
     lines = _lines(input_, settings.data, sentences)

@@ -84,6 +84,7 @@ def load_translator(
     device: str,
     precision: str,
     attention: str,
+    quantize: str = "none",
 ) -> "Translator":
     """Load a model directory to decode as `settings` say, and note what it runs on.
 
@@ -102,6 +103,7 @@ def load_translator(
         device=device,
         precision=precision,
         attention=attention,
+        quantize=quantize,
     )
     own = translator.settings
     if (settings.data.target, settings.data.source) == (own.data.source, own.data.target):

@@ -24,6 +24,7 @@ from tfm.cli.options import (
     Mbr,
     Output,
     Precision,
+    Quantize,
     Set,
     Source,
     Target,
@@ -66,6 +67,7 @@ def evaluate(
     ensemble: Ensemble = None,
     device: Device = "auto",
     precision: Precision = "auto",
+    quantize: Quantize = "none",
     attention: Attention = "auto",
     as_json: Json = False,
     debug: Debug = False,
@@ -74,35 +76,47 @@ def evaluate(
     """Translate a test set and score it with sacrebleu: BLEU, chrF and TER, with signatures.
 
     Scores are of raw, detokenised text, cased if not said otherwise. -o writes the translations, a
-    line per pair; -o - writes them to stdout, before the scores.
+    line per pair; -o - writes them to stdout, before the scores. With --quantize the test set is
+    translated without it too, and what the 8 bits cost is said.
 
     A CORPUS is PREFIX (two files, PREFIX.en and PREFIX.de), a .tsv, .csv, .jsonl or .parquet file,
     hf:NAME or builtin[:N]; `tfm train --help` says more.
     """
     from tfm.model.evaluation import looks_tokenized, require_equal_counts, score
 
-    _check_usage(model, hypotheses, output, ensemble)
+    _check_usage(model, hypotheses, output, ensemble, quantize)
     flags = {"beam": beam, "length_penalty": length_penalty, "source": source, "target": target}
     flags["mbr"] = mbr
     config = None if model is None else model_config(model)
     settings = load_settings(config, set_, **flags, **decoding)
     pairs = _read_test(test, settings.data)  # whatever is wrong with it shows before decoding
     conditions: dict[str, Any] = {"test": test}
+    references = [pair.target for pair in pairs]
     if hypotheses is not None:
         lines = list(read_lines(hypotheses))
         require_equal_counts(len(lines), len(pairs), where=hypotheses)
         conditions["hypotheses"] = hypotheses
     elif model is not None:
         machine = {"device": device, "precision": precision, "attention": attention}
-        translator = load_translator(model, settings, ensemble=ensemble, **machine)
-        lines = _translate(translator, [pair.source for pair in pairs], output)
+        translator = load_translator(
+            model, settings, ensemble=ensemble, quantize=quantize, **machine
+        )
+        sources = [pair.source for pair in pairs]
+        lines = _translate(translator, sources, output)
         conditions |= {"model": str(model), "run": translator.describe()}
         if ensemble:
             conditions["ensemble"] = [str(other) for other in ensemble]
         conditions["decoding"] = asdict(settings.decoding)
+        if quantize != "none":
+            exact = load_translator(model, settings, ensemble=ensemble, **machine)
+            bleu = score(_translate(exact, sources, None), references).bleu.value
+            conditions |= {"quantize": quantize, "bleu_without_quantize": bleu}
     if looks_tokenized(lines):
         console.warn("the translations look tokenised (` .`), but scores are of raw text only")
-    scores = score(lines, [pair.target for pair in pairs])
+    scores = score(lines, references)
+    if quantize != "none":
+        difference = scores.bleu.value - conditions["bleu_without_quantize"]
+        console.note(f"difference in BLEU by --quantize {quantize}: {difference:+.2f}")
     if as_json:
         print(json.dumps(conditions | scores.to_json(), ensure_ascii=False))
     else:
@@ -114,6 +128,7 @@ def _check_usage(
     hypotheses: str | None,
     output: Path | None,
     ensemble: Sequence[Path] | None,
+    quantize: str,
 ) -> None:
     if model is None and hypotheses is None:
         raise typer.BadParameter("give a MODEL to translate with, or --hypotheses FILE to score")
@@ -121,6 +136,8 @@ def _check_usage(
         raise typer.BadParameter("--output writes translations, but --hypotheses translates none")
     if hypotheses is not None and ensemble:
         raise typer.BadParameter("--ensemble translates, but --hypotheses translates nothing")
+    if hypotheses is not None and quantize != "none":
+        raise typer.BadParameter("--quantize translates, but --hypotheses translates nothing")
 
 
 def _read_test(corpus: str, data: "DataSettings") -> "list[Pair]":

@@ -132,6 +132,13 @@ Precision = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],
     typer.Option("--precision", help="Number format of the arithmetic."),
 ]
+Quantize = Annotated[
+    Literal["none", "int8"],
+    typer.Option(
+        "--quantize",
+        help="int8: products in 8 bits, on a CPU; the rest stays in the --precision.",
+    ),
+]
 Attention = Annotated[
     Literal["auto", "math", "sdpa", "flash"],
     typer.Option("--attention", help="Implementation of attention; auto says which it took."),

@@ -26,6 +26,7 @@ from tfm.cli.options import (
     NBest,
     Output,
     Precision,
+    Quantize,
     Set,
 )
 from tfm.cli.records import Parse, Record, json_record, text_record
@@ -88,6 +89,7 @@ def translate(
     ensemble: Ensemble = None,
     device: Device = "auto",
     precision: Precision = "auto",
+    quantize: Quantize = "none",
     attention: Attention = "auto",
     debug: Debug = False,
     **decoding: Any,
@@ -115,13 +117,14 @@ def translate(
         flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
         settings = load_settings(model_config(model), set_, **flags, mbr=mbr, **decoding)
         machine = {"device": device, "precision": precision, "attention": attention}
+        machine["quantize"] = quantize
         translator = load_translator(model, settings, ensemble=ensemble, **machine)
         parse = _parser(input_, jsonl=jsonl, language=translator.settings.data.source)
         layout = layout_of(as_json=as_json, n_best=n_best, scores=scores)
         return Job(translator, parse, layout, n_best, alignment, strict)
 
     if has_company():
-        options = {"jsonl": jsonl, "json": as_json, "scores": scores}
+        options = {"jsonl": jsonl, "json": as_json, "scores": scores, "quantize": quantize}
         shared = Shared(*require_files(input_, output), [model, *(ensemble or [])], options)
         tally = translate_together(load, shared)
     else:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tfm.model.attention.padding import Padding
 from tfm.model.cache import DecoderCache
 from tfm.model.layers import DecoderLayer
-from tfm.model.products import Packed, Product, replace_products
+from tfm.model.products import choose_product, replace_products
 from tfm.model.transformer import Transformer
 
 
@@ -24,13 +24,19 @@ class Prepared:
     Args:
         model: in eval mode. It is left as it is.
         dtype: of weights and arithmetic, if not that of `model`; then nothing is shared.
+        quantize: whether products are taken in 8 bits, which is for CPUs.
+
+    Raises:
+        BackendError: if there are no 8-bit products here.
 
     Attributes:
         network: the same with products in place of linear layers.
         project: hidden states, ... D, to logits, ... V.
     """
 
-    def __init__(self, model: Transformer, *, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: Transformer, *, dtype: torch.dtype | None = None, quantize: bool = False
+    ) -> None:
         assert not model.training, "dropout would make search random"
         if dtype in (None, model.target_embedding.weight.dtype):
             shared = {id(parameter): parameter for parameter in model.parameters()}
@@ -38,7 +44,7 @@ class Prepared:
         else:
             self.network = copy.deepcopy(model).to(dtype)
         weight = self.network.target_embedding.weight
-        make = Packed if Packed.suits(weight) else Product
+        make = choose_product(weight, quantize=quantize)
         replace_products(self.network, make)
         self.project = make(weight, None)
         self._layers = [StepLayer(layer) for layer in self.network.decoder]
@@ -74,9 +80,13 @@ class Prepared:
         return hidden
 
 
-def prepare(model: Transformer | Prepared) -> Prepared:
-    """Return `model` ready for search. To search often, prepare it once."""
-    return model if isinstance(model, Prepared) else Prepared(model)
+def prepare(model: Transformer | Prepared, *, quantize: bool = False) -> Prepared:
+    """Return `model` ready for search. To search often, prepare it once.
+
+    Args:
+        quantize: see `Prepared`; it says nothing to a model that is ready.
+    """
+    return model if isinstance(model, Prepared) else Prepared(model, quantize=quantize)
 
 
 class StepLayer:

@@ -2,7 +2,8 @@
 
 Training changes the weights at every step. Where they stay it pays to bring them into the blocked
 layout of oneDNN, PyTorch's library of CPU kernels, once and not at every call; and the activation,
-or the sum that follows, costs nothing in the same pass.
+or the sum that follows, costs nothing in the same pass. Or they are rounded to 8 bits, which
+processors multiply twice as fast as bf16.
 """
 
 from collections.abc import Callable
@@ -11,9 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tfm.data.errors import BackendError
 from tfm.model.layers import FeedForward
 
 ROWS = 128  # that the layout is made for; it is the same for all numbers of rows but one
+LARGEST = 127  # of 8-bit numbers
+TINY = torch.finfo(torch.float32).tiny  # in the place of 0, to divide by
 
 
 class Product(nn.Module):
@@ -75,6 +79,68 @@ class Packed(Product):
                 or (weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
             )
         )
+
+
+class Int8(Product):
+    """The same with x and W rounded to whole numbers, -127 ... 127, times a scale each: one for
+    each row of W, and one for each row of x, which is found anew at every call.
+
+    The sums are exact, so a row's product is the same in every batch.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, activation: str = "none") -> None:
+        super().__init__(weight, bias, activation=activation)
+        rows = self.weight.float()
+        scale = rows.abs().amax(1).clamp_min_(TINY) / LARGEST
+        self.weight = (rows / scale[:, None]).round_().to(torch.int8).t()  # D E
+        self.scale = scale / LARGEST  # of W and of x, but for the largest number of each row of x
+        self.bias = torch.zeros_like(scale) if bias is None else bias.detach().float()
+
+    def forward(self, x: Tensor, *, plus: Tensor | None = None) -> Tensor:
+        """Map x, ... D, to ... E, and add `plus` if there is one (and no activation)."""
+        rows = x.flatten(0, -2)
+        largest = rows.abs().amax(1, keepdim=True).float().clamp_min_(TINY)
+        rounded = (rows * (LARGEST / largest)).round_().to(torch.int8)
+        y = torch.mul(torch._int_mm(rounded, self.weight), self.scale)
+        assert self.bias is not None
+        y = torch.addcmul(self.bias, y, largest)
+        match self.activation:
+            case "relu":
+                y = y.relu_()
+            case "gelu":
+                y = F.gelu(y)
+        y = y.view(*x.shape[:-1], -1)
+        return (y if plus is None else y.add_(plus)).to(x.dtype)
+
+    @staticmethod
+    def refusal(device: torch.device) -> str | None:
+        """Return why 8-bit products cannot run on a device, or None if they can."""
+        if device.type != "cpu":
+            return f"8-bit products are for the CPU, and this is {device}"
+        if not hasattr(torch, "_int_mm"):
+            return f"PyTorch {torch.__version__} has no 8-bit product for this CPU"
+        extreme = torch.full((2, 64), -LARGEST, dtype=torch.int8)
+        try:
+            product = torch._int_mm(extreme, extreme.t())
+        except RuntimeError:
+            return f"PyTorch {torch.__version__} has no 8-bit product for this CPU"
+        # Processors without instructions for it may sum in 16 bits, which are too few.
+        exact = bool((product == 64 * LARGEST**2).all())
+        return None if exact else "this CPU's 8-bit products are not exact"
+
+
+def choose_product(weight: Tensor, *, quantize: bool) -> Callable[..., Product]:
+    """Return what multiplies fastest by weights like this one, in 8 bits if wanted.
+
+    Raises:
+        BackendError: if 8-bit products cannot run here.
+    """
+    if not quantize:
+        return Packed if Packed.suits(weight) else Product
+    reason = Int8.refusal(weight.device)
+    if reason is not None:
+        raise BackendError(f"--quantize int8: {reason}; leave it out")
+    return Int8
 
 
 class FeedForwardProducts(nn.Module):

@@ -123,11 +123,15 @@ class Work:
     def prepare(self, precision: str, attention: str) -> Prepared:
         """Make the network ready for search, in a precision and with attention by name.
 
+        Args:
+            precision: int8 is products in 8 bits, and the rest in fp32.
+
         Raises:
             BackendError: if one of them cannot run here.
         """
         device = self.model.target_embedding.weight.device
-        dtype = resolve_precision(precision, device)
+        quantize = precision == "int8"
+        dtype = torch.float32 if quantize else resolve_precision(precision, device)
         model = copy.deepcopy(self.model).to(dtype)
         settings = model.settings
         plan = resolve(
@@ -141,7 +145,7 @@ class Work:
             window=settings.window,
         )
         model.use_attention(plan)
-        return Prepared(model)
+        return Prepared(model, quantize=quantize)
 
     def measure(self, model: Prepared, precision: str, beam: int, *, single: int) -> Speed:
         """Translate all sources, sorted into batches, and then the first `single` one by one."""
