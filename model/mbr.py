@@ -5,10 +5,11 @@ it is to be expected to have, if the reference is a translation that the model g
 
     U(y) = sum_r P(r) u(y, r) / sum_r P(r)
 
-with the candidates themselves as references (Eikema and Aziz 2020, section 6; Freitag et al. 2022,
-section 3). u is sacrebleu's chrF of y against r, exactly. P(r) is a weight: each one of samples
-that were drawn from the model has 1, since the probable ones are drawn more often; those of a beam
-have their probability, as in Kumar and Byrne 2004.
+with the candidates themselves as references (Eikema and Aziz 2020; Freitag et al. 2022). u is
+sacrebleu's chrF of y against r, exactly. P(r) is a weight: each one of samples that were drawn from
+the model has 1, since the probable ones are drawn more often; those of a beam have their
+probability, as in Kumar and Byrne 2004. (To let all of a beam count alike raises chrF a little more
+and costs BLEU and TER dearly: an improbable hypothesis is no likely reference.)
 
 The same text counts once as a candidate, with the weight of all its occurrences.
 """
