@@ -7,14 +7,18 @@ a part of another input, or of other settings, is never taken for one of this.
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from tfm.data.errors import DataError
-from tfm.data.lines import atomic_writer, reason
+from tfm.data.lines import TEMPORARY, atomic_writer, reason
+
+PART = re.compile(r"\d{6,}-[0-9a-f]{32}")  # the name of one: its number and its fingerprint
 
 
 @dataclass(frozen=True)
@@ -74,5 +78,9 @@ class Parts:
         return headers
 
     def remove(self) -> None:
-        """Remove the directory with all that is in it, parts of earlier inputs too."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """Remove all parts, of earlier inputs too, and the directory if that leaves it empty."""
+        for path in self.directory.glob("*"):
+            if PART.fullmatch(path.name) or path.match(TEMPORARY):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # it holds what is not ours
+            self.directory.rmdir()

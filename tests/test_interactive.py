@@ -15,6 +15,7 @@ import pytest
 from tfm.cli.interactive import last_cells
 from tfm.cli.main import main
 from tfm.model import Translator
+from tfm.model.settings import DecodingSettings
 
 TEXT = "I do not see the house."
 
@@ -47,7 +48,7 @@ def read_until(descriptor: int, end: bytes, *, seconds: float = 120) -> bytes:
 def test_a_translation_grows_to_what_it_is_at_last(translator: Translator) -> None:
     shown: list[str] = []
     for beam in (1, 3):
-        translator.decoding = translator.decoding.__class__(beam=beam, max_length=12)
+        translator.decoding = DecodingSettings(beam=beam, max_length=12)
         shown.clear()
         found = translator.translate_growing(TEXT, shown.append)
         wanted = translator.translate_all([TEXT])[0]
@@ -57,6 +58,8 @@ def test_a_translation_grows_to_what_it_is_at_last(translator: Translator) -> No
         if beam == 1:  # each step adds a piece to the one before
             decode = translator.tokenizer.decode_target
             assert shown == [decode(found.ids[:n]) for n in range(len(shown))]
+    translator.decoding = DecodingSettings(sampling=True, max_length=12)
+    assert translator.translate_growing(TEXT, shown.append).text == translator.translate([TEXT])[0]
     translator.decoding = translator.settings.decoding
     assert translator.translate_growing(" ", shown.append).text == ""
 

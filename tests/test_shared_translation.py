@@ -143,6 +143,19 @@ def test_a_part_that_is_gone_is_told_and_the_old_file_stays(tmp_path: Path) -> N
     assert (tmp_path / "out").read_text() == "old" and there.exists()
 
 
+def test_only_parts_are_removed(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "out", {})
+    for number in (0, 1234567):
+        parts.write(parts.path(number, [b"a"]), {}, "A\n")
+    (parts.directory / TEMPORARY.replace("*", "1-2")).touch()  # what a kill has left
+    (parts.directory / "000000-mine").write_text("mine")
+    parts.remove()
+    assert [path.name for path in parts.directory.iterdir()] == ["000000-mine"]
+    (parts.directory / "000000-mine").unlink()
+    parts.remove()
+    assert not parts.directory.exists()
+
+
 def test_lines_cannot_be_moved_between_parts_unseen(tmp_path: Path) -> None:
     parts = Parts(tmp_path / "out", {})
     paths = {parts.path(0, lines) for lines in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"ab"])}
