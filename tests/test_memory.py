@@ -45,3 +45,26 @@ def test_most_large_blocks_are_faulted_in_once_and_not_again() -> None:
 
 def test_whoever_sets_the_variables_of_glibc_is_not_overruled() -> None:
     assert faults("keep", MALLOC_MMAP_THRESHOLD_="1000000") > 400_000
+
+
+HELD = """
+import torch
+from tfm.model.memory import give_back_freed_memory, keep_freed_memory
+def held():
+    return int(open("/proc/self/statm").read().split()[1])
+keep_freed_memory()
+low = [torch.ones(2**18) for _ in range(64)]
+last = torch.ones(2**18)  # lies behind the others, which are free now, but not at the end
+del low
+before = held()
+give_back_freed_memory()
+print((before - held()) * 4096 >> 20)
+"""
+
+
+def test_what_is_free_between_what_is_used_goes_back_to_the_kernel() -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", HELD], env=clean, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 48  # of 64 MiB

@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict
 
 from tfm.model.checkpoint import save_weights
+from tfm.model.memory import give_back_freed_memory
 from tfm.model.training.postmortem import dissect
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
@@ -20,6 +21,7 @@ from tfm.model.training.step import Diverged, StepResult, train_step
 from tfm.model.training.validation import ValidationSet, validate
 
 LOG_EVERY = 10  # steps
+TRIM_EVERY = 200  # steps: giving memory back costs about as much as one of them
 
 
 def train(run: Run, reporter: Reporter) -> Outcome:
@@ -67,6 +69,8 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
     if run.due(settings.checkpoint_every):
         with run.pace.of("checkpoint"):
             run.checkpoint()
+    if run.due(TRIM_EVERY):
+        give_back_freed_memory()
     signals.check(run.learner.ranks.largest)
 
 
