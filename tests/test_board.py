@@ -114,7 +114,7 @@ def test_without_the_package_it_is_refused_in_one_line_before_anything_is_writte
     for name in [name for name in sys.modules if name.split(".")[0] == "tensorboard"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)  # importing it raises ImportError
-    order = ["train", "--train", "builtin:60", "-o", str(tmp_path / "run")]
+    order = ["train", "--config", "demo", "--train", "builtin:60", "-o", str(tmp_path / "run")]
     assert main([*order, "--set", "training.tensorboard=true"]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("tfm: error: training.tensorboard needs the package tensorboard: pip")
