@@ -1,7 +1,7 @@
 """What is translated, a record each: a line of text, or of JSON with fields to carry through."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,18 +22,33 @@ class Record:
 Parse = Callable[[bytes, int], Record]  # a line and its number, counted from 1, to its record
 
 
-def text_record(raw: bytes, number: int, *, where: str) -> Record:
+def text_record(
+    raw: bytes, number: int, *, where: str, prefixes: Sequence[str] | None = None
+) -> Record:
     """Return the record of a line of text, the `number`-th of the file called `where`.
 
+    Args:
+        prefixes: of each line, how its translation begins; None leaves that to the model.
+
     Raises:
-        DataError: if it is not UTF-8.
+        DataError: if it is not UTF-8, or there is no prefix for it.
     """
     text = decode_line(raw, where, number)
-    return Record(Request(text), {"source": text})
+    if prefixes is None:
+        return Record(Request(text), {"source": text})
+    if number > len(prefixes):
+        raise DataError(
+            f"--prefix-file: {len(prefixes):,} lines, but {where} has more; each line needs one, "
+            "a blank one where the translation may begin as it likes"
+        )
+    return Record(Request(text, prefix=prefixes[number - 1]), {"source": text})
 
 
 def json_record(raw: bytes, number: int, *, language: str) -> Record:
     """Read an object with the source text in `source`, or else in the field named `language`.
+
+    `prefix`, a string, and `required` and `forbidden`, lists of strings, say what is to hold for
+    its translation: see `Request`.
 
     What is wrong with it becomes its `error`, which names the `number` of the record, so that one
     bad record does not end a long run.
@@ -45,7 +60,7 @@ def json_record(raw: bytes, number: int, *, language: str) -> Record:
         if not isinstance(value, dict):
             raise DataError(f'{place}: not a JSON object, as in {{"source": "A dog runs."}}')
         fields = value
-        return Record(Request(_source(fields, place, language)), fields)
+        return Record(_request(fields, place, language), fields)
     except (ValueError, RecursionError) as error:  # nesting too deep, or a number too long, too
         return Record(fields=fields, error=f"{place}: not JSON: {error}")
     except DataError as error:
@@ -71,11 +86,34 @@ def _decode(raw: bytes, number: int, place: str) -> str:
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
-def _source(fields: dict[str, Any], place: str, language: str) -> str:
+def _request(fields: dict[str, Any], place: str, language: str) -> Request:
     name = "source" if "source" in fields else language
     if name not in fields:
         raise DataError(f"{place}: no field `source` or `{language}`")
-    text = fields[name]
+    return Request(
+        _text(fields[name], name, place),
+        prefix=_line(fields.get("prefix", ""), "prefix", place),
+        required=_lines(fields, "required", place),
+        forbidden=_lines(fields, "forbidden", place),
+    )
+
+
+def _lines(fields: dict[str, Any], name: str, place: str) -> tuple[str, ...]:
+    value = fields.get(name, [])
+    if not isinstance(value, list):
+        shown = json.dumps(value)[:60]
+        raise DataError(f"{place}: `{name}` must be a list of strings, but is {shown}")
+    return tuple(_line(each, name, place) for each in value)
+
+
+def _line(text: object, name: str, place: str) -> str:
+    text = _text(text, name, place)
+    if "\n" in text or "\r" in text:
+        raise DataError(f"{place}: `{name}` has a line break, which no translation has")
+    return text
+
+
+def _text(text: object, name: str, place: str) -> str:
     if not isinstance(text, str):
         raise DataError(f"{place}: `{name}` must be a string, but is {json.dumps(text)[:60]}")
     try:

@@ -1,5 +1,6 @@
 """`tfm translate`: a filter of lines."""
 
+import hashlib
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -32,7 +33,7 @@ from tfm.cli.options import (
 from tfm.cli.records import Parse, Record, json_record, text_record
 from tfm.cli.shared_job import Shared, has_company, require_files, translate_together
 from tfm.cli.translation_job import Job, Tally, windows
-from tfm.data.lines import arriving_parsed, read_parsed, text_output
+from tfm.data.lines import arriving_parsed, read_lines, read_parsed, text_output
 
 Input = Annotated[
     Path | None,
@@ -62,6 +63,14 @@ Alignment = Annotated[
         help="Add which source words each word was read from, in JSON; takes one more pass.",
     ),
 ]
+PrefixFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prefix-file",
+        metavar="FILE",
+        help="How the translation of each line of text begins, a line each; blank: as it likes.",
+    ),
+]
 Interactive = Annotated[
     bool,
     typer.Option("--interactive", help="Read a line, show its translation while it grows."),
@@ -82,6 +91,7 @@ def translate(
     strict: Strict = False,
     alignment: Alignment = False,
     interactive: Interactive = False,
+    prefix_file: PrefixFile = None,
     length_penalty: LengthPenalty = None,
     mbr: Mbr = None,
     max_length: MaxLength = None,
@@ -100,8 +110,9 @@ def translate(
     as in `0 ||| Ein Hund. ||| -0.2316`. --json (or -o FILE.jsonl) writes one object for each line
     read: source, translation, log_probability, score, tokens, truncated, n_best. With --jsonl each
     record read gives one record, or with --text a line; a bad one gets a field `error`, or a blank
-    line, and the exit code is 1. A hypothesis of n pieces, end of sentence included, scores
-    log P(translation | source) / n^length_penalty.
+    line, and the exit code is 1. Its fields `prefix` (a string), `required` and `forbidden` (lists
+    of strings) say how the translation begins, and which words it has and has not. A hypothesis of
+    n pieces, end of sentence included, scores log P(translation | source) / n^length_penalty.
 
     With --mbr chrf the translations come by expected chrF, not by score; in JSON it is `utility`.
     """
@@ -110,6 +121,8 @@ def translate(
     _check_json(jsonl=jsonl, as_json=as_json, text=text, strict=strict)
     as_json = as_json or (jsonl and not text)
     _check_layout(as_json=as_json, scores=scores, alignment=alignment)
+    if prefix_file is not None and (jsonl or interactive):
+        raise typer.BadParameter("--prefix-file is for lines of text; a record has `prefix`")
     if interactive and (input_ or output or as_json or text or scores or n_best > 1):
         raise typer.BadParameter("--interactive shows one translation of each line of stdin")
 
@@ -119,12 +132,16 @@ def translate(
         machine = {"device": device, "precision": precision, "attention": attention}
         machine["quantize"] = quantize
         translator = load_translator(model, settings, ensemble=ensemble, **machine)
-        parse = _parser(input_, jsonl=jsonl, language=translator.settings.data.source)
+        parse = _parser(
+            input_, jsonl=jsonl, language=translator.settings.data.source, prefixes=prefix_file
+        )
         layout = layout_of(as_json=as_json, n_best=n_best, scores=scores)
         return Job(translator, parse, layout, n_best, alignment, strict)
 
     if has_company():
-        options = {"jsonl": jsonl, "json": as_json, "scores": scores, "quantize": quantize}
+        prefixes = None if prefix_file is None else _fingerprint(read_lines(prefix_file))
+        options: dict[str, Any] = {"jsonl": jsonl, "json": as_json, "scores": scores}
+        options |= {"quantize": quantize, "prefixes": prefixes}
         shared = Shared(*require_files(input_, output), [model, *(ensemble or [])], options)
         tally = translate_together(load, shared)
     else:
@@ -169,10 +186,16 @@ def _run(job: Job, batches: Iterable[list[Record]], file: IO[str]) -> Tally:
     return tally
 
 
-def _parser(path: Path | None, *, jsonl: bool, language: str) -> Parse:
+def _parser(path: Path | None, *, jsonl: bool, language: str, prefixes: Path | None) -> Parse:
     if jsonl:
         return partial(json_record, language=language)
-    return partial(text_record, where="stdin" if _is_stdin(path) else str(path))
+    where = "stdin" if _is_stdin(path) else str(path)
+    lines = None if prefixes is None else list(read_lines(prefixes))
+    return partial(text_record, where=where, prefixes=lines)
+
+
+def _fingerprint(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _is_stdin(path: Path | None) -> bool:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sentencepiece import SentencePieceProcessor
 
 from tfm.data.errors import DataError
+from tfm.data.phrases import PieceIndex
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPACE = "\u2581"
@@ -111,6 +112,15 @@ class PieceModel:
     def begins_word(self) -> npt.NDArray[np.bool_]:
         """For each id, whether its piece begins with a space."""
         return np.array([piece[:1] == b" " for piece in self._bytes])
+
+    @cached_property
+    def index(self) -> PieceIndex:
+        """The pieces by how they begin, to find those that would spell a word."""
+        return PieceIndex(self._bytes)
+
+    def bytes_of(self, text: str) -> bytes:
+        """Return `text` as it stands in the bytes of pieces."""
+        return escape(text).encode()
 
     def scored_pieces(self) -> list[tuple[str, int, float]]:
         """Return name, id and score of each piece, best score first.

@@ -7,7 +7,7 @@ the lower id.
 
 import math
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -213,12 +213,22 @@ class Shortlist:
         sources: how many sources there are.
         beam, length_penalty: of the search; a beam of 1 ends at its first EOS.
         n_best: how many hypotheses to keep for each.
+        allocate: what chooses otherwise: it is given the best extensions of a step, the live
+            hypotheses, and what each next id counts.
     """
 
     def __init__(
-        self, sources: int, *, beam: int, length_penalty: float, n_best: int, device: torch.device
+        self,
+        sources: int,
+        *,
+        beam: int,
+        length_penalty: float,
+        n_best: int,
+        device: torch.device,
+        allocate: Callable[[Extensions, Beams, Tensor], Extensions] | None = None,
     ) -> None:
         self.beam, self.length_penalty, self.n_best = beam, length_penalty, n_best
+        self.allocate = allocate
         self.kept: list[list[Hypothesis]] = [[] for _ in range(sources)]
         self.needed = torch.full((sources,), -torch.inf, device=device)  # scores to exceed
 
@@ -230,6 +240,8 @@ class Shortlist:
             next_ids: log P of each of them, B N V: the same tensor, where that is what counts.
         """
         best = best_extensions(beams.total, counting, 2 * self.beam)
+        if self.allocate is not None:
+            best = self.allocate(best, beams, counting)
         if counting is not next_ids:
             best = best.with_probabilities(next_ids)
         self.add_finished(beams, best)

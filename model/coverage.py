@@ -2,9 +2,9 @@
 
     score = log P / n ** length_penalty + beta sum_i log(min(sum_j p_ij, 1))
 
-p_ij is the attention of the j-th target piece to the i-th of the source, ends of sentences left out
-on the source side: the mean over the heads of cross-attention in the last decoder layer but one, or
-the only one, which of all layers is the nearest to an alignment (Garg et al. 2019, section 4.1).
+p_ij is the attention of the j-th target piece to the i-th of the source, the end of the source left
+out: the mean over the heads of cross-attention in the layer that is the nearest to an alignment.
+A sum counts as 1e-10 at least, so that one piece does not decide alone.
 
 A search finds hypotheses without it; then those of the whole beam are fed in once more (teacher
 forcing) and ranked anew.
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tfm.data.tokenizer import BOS
+from tfm.model.attention.alignment import alignment_layer
 from tfm.model.attention.formula import attention_weights
 from tfm.model.attention.multihead import CrossAttention
 from tfm.model.attention.padding import Padding
@@ -85,7 +86,7 @@ def coverage(
 def _weights(member: Prepared) -> Iterator[list[Tensor]]:
     """Collect the mean weights over heads, B T S, of the layer that counts, within the block."""
     layers = list(member.network.decoder)
-    attention: CrossAttention = layers[-2 if len(layers) > 1 else -1].cross_attention
+    attention: CrossAttention = layers[alignment_layer(len(layers)) - 1].cross_attention
     collected: list[Tensor] = []
     backend = attention.attend
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from tfm.data.tokenizer import EOS
 from tfm.model.beams import Beams, Hypothesis, read_out
+from tfm.model.constraints import Constraints, constrained, longest, required_of
 from tfm.model.decoding import DecodingSettings
 from tfm.model.processors import Processor, what_counts
 from tfm.model.scorer import Scorer, require_numbers
@@ -35,13 +36,20 @@ def sample_batch(
     sources: Sequence[Sequence[int]],
     settings: DecodingSettings,
     rules: Sequence[Processor],
+    constraints: Sequence[Constraints],
     samples: int,
 ) -> list[list[Hypothesis]]:
-    """Return the first `samples` samples of each source."""
-    longest = [settings.longest(len(ids) - 1) for ids in sources]
-    beams = Beams.start(longest, scorer.device).repeated(samples)
+    """Return the first `samples` samples of each source.
+
+    Raises:
+        SettingsError: if one requires words, for which hypotheses would have to compete.
+    """
+    required_of(constraints, settings)
+    rules = constrained(rules, constraints, scorer.device)
+    most = longest(settings, sources, constraints)
+    beams = Beams.start(most, scorer.device).repeated(samples)
     numbers = torch.arange(samples, device=scorer.device).expand(len(sources), samples)
-    draws = random_numbers(settings.sampling_seed, sources, samples, max(longest))
+    draws = random_numbers(settings.sampling_seed, sources, samples, max(most))
     draws = draws.to(scorer.device)
     found: list[dict[int, Hypothesis]] = [{} for _ in sources]
     while len(beams.sentences):

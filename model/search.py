@@ -27,11 +27,13 @@ from torch import Tensor
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, PAD
 from tfm.model.beams import Beams, Hypothesis, Shortlist
+from tfm.model.constraints import NONE, Constraints, constrained, longest, required_of
 from tfm.model.coverage import rank_by_coverage
 from tfm.model.diverse import DiverseShortlist
 from tfm.model.ensemble import Ensemble
 from tfm.model.prepared import Prepared, prepare
 from tfm.model.processors import Processor, forbid, rules, what_counts
+from tfm.model.required import Required
 from tfm.model.sampling import sample_batch
 from tfm.model.scorer import Scorer, batches_by_length, log_softmax, pad, require_numbers
 from tfm.model.settings import DecodingSettings
@@ -48,6 +50,7 @@ def beam_search(
     settings: DecodingSettings,
     *,
     forbidden: Collection[int] = (),
+    constraints: Sequence[Constraints] | None = None,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` best translations of each source, best first.
@@ -58,6 +61,7 @@ def beam_search(
             at most `settings.batch_tokens` ids times the beam.
         forbidden: target ids that no translation may have. The probabilities of the others stay
             those of the model.
+        constraints: what is to hold for each source alone.
         n_best: how many to return. They are fewer only where the space is that small. Cut ones
             (`truncated`) come after all finished ones. With `settings.sampling`, so many are drawn.
 
@@ -72,6 +76,7 @@ def beam_search(
         sources,
         settings,
         processors=[forbid(forbidden, ensemble.device)],
+        constraints=constraints,
         n_best=settings.beam if settings.coverage_penalty else n_best,
     )
     if not settings.coverage_penalty:
@@ -92,6 +97,7 @@ def search(
     settings: DecodingSettings,
     *,
     processors: Sequence[Processor] = (),
+    constraints: Sequence[Constraints] | None = None,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
     """Do what `beam_search` does with the scorers that `start` makes, one for each batch.
@@ -107,7 +113,8 @@ def search(
     with torch.inference_mode():
         for batch in batches_by_length([len(source) for source in sources], budget):
             chosen = [sources[i] for i in batch]
-            found = run(start(chosen), chosen, settings, processors, n_best)
+            asked = [NONE if constraints is None else constraints[i] for i in batch]
+            found = run(start(chosen), chosen, settings, processors, asked, n_best)
             for i, hypotheses in zip(batch, found, strict=True):
                 results[i] = hypotheses
     return results
@@ -151,11 +158,16 @@ def _search_batch(
     sources: Sequence[Sequence[int]],
     settings: DecodingSettings,
     processors: Sequence[Processor],
+    constraints: Sequence[Constraints],
     n_best: int,
 ) -> list[list[Hypothesis]]:
     """Search all sources side by side: the order of events of every step."""
-    beams = Beams.start([settings.longest(len(ids) - 1) for ids in sources], scorer.device)
-    shortlist = _shortlist(settings, len(sources), n_best, scorer.device)
+    processors = constrained(processors, constraints, scorer.device)
+    beams = Beams.start(longest(settings, sources, constraints), scorer.device)
+    required = required_of(constraints, settings)
+    if required is not None:
+        processors = [required.no_early_end, *processors]
+    shortlist = _shortlist(settings, len(sources), n_best, scorer.device, required)
     while len(beams.sentences):
         next_ids = scorer.log_probabilities(beams)
         require_numbers(next_ids)
@@ -176,12 +188,21 @@ def _search_batch(
 
 
 def _shortlist(
-    settings: DecodingSettings, sources: int, n_best: int, device: torch.device
+    settings: DecodingSettings,
+    sources: int,
+    n_best: int,
+    device: torch.device,
+    required: Required | None,
 ) -> Shortlist | DiverseShortlist:
     beam, length_penalty = settings.beam, settings.length_penalty
     if settings.beam_groups == 1:
         return Shortlist(
-            sources, beam=beam, length_penalty=length_penalty, n_best=n_best, device=device
+            sources,
+            beam=beam,
+            length_penalty=length_penalty,
+            n_best=n_best,
+            device=device,
+            allocate=None if required is None else required.allocate,
         )
     return DiverseShortlist(
         sources,

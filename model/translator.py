@@ -17,6 +17,7 @@ from tfm.data.tokenizer import EOS
 from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.beams import Beams
 from tfm.model.checkpoint import LoadedModel, load_model
+from tfm.model.constraints import constraints_of
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.ensemble import Ensemble, require_same_vocabulary
 from tfm.model.mbr import Choice, rerank
@@ -241,6 +242,7 @@ class Translator:
             [[*unit.ids, EOS] for unit in units],
             decoding,
             forbidden=self._forbidden,
+            constraints=[constraints_of(unit.request, self.tokenizer) for unit in units],
             n_best=n_best if decoding.mbr == "none" else max(n_best, decoding.beam),
         )
         if decoding.mbr == "none":
@@ -252,7 +254,11 @@ class Translator:
         ]
 
     def _units(self, requests: Sequence[Request]) -> list[list[Unit]]:
-        return units_of(requests, self.tokenizer, limit=self.limit, too_long=self._warn_of_length)
+        lines = units_of(requests, self.tokenizer, limit=self.limit, too_long=self._warn_of_length)
+        pairs = zip(requests, lines, strict=True)
+        if any(request.required and len(units) > 1 for request, units in pairs):
+            self.warn("required words of a line that is translated in parts are left out")
+        return lines
 
     def _warn_of_length(self, length: int) -> None:
         if not self._warned:

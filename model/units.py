@@ -53,6 +53,6 @@ def _split(request: Request, tokenizer: Tokenizer, limit: int) -> list[Unit]:
     parts = split_line(request.text, lambda text: len(tokenizer.encode_source(text)) <= limit)
     sources = tokenizer.encode_source_batch([part.text for part in parts])
     return [
-        Unit(ids, request.part(part.text), part.spaced)
-        for ids, part in zip(sources, parts, strict=True)
+        Unit(ids, request.part(part.text, first=i == 0), part.spaced)
+        for i, (ids, part) in enumerate(zip(sources, parts, strict=True))
     ]

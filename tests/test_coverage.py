@@ -9,6 +9,7 @@ import torch
 
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
+from tfm.model.attention.alignment import alignment_layer
 from tfm.model.ensemble import Ensemble
 from tfm.model.inspection.capture import capture
 from tfm.model.prepared import prepare
@@ -41,13 +42,13 @@ def penalty(models: Sequence[Transformer], source: Sequence[int], found: Hypothe
     maps = []
     for model in models:
         cross = capture(model, source, target).cross  # L H T S
-        maps.append(cross[max(len(cross) - 2, 0)].mean(0))
+        maps.append(cross[alignment_layer(len(cross)) - 1].mean(0))
     attention = sum(maps) / len(maps)
     sums = attention.sum(0)[:-1]  # the end of the source is no piece of it
-    return BETA * sum(math.log(min(s, 1.0)) for s in sums.tolist())
+    return BETA * sum(math.log(max(min(s, 1.0), 1e-10)) for s in sums.tolist())
 
 
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("layers", [1, 4])
 @pytest.mark.parametrize("members", [1, 2])
 def test_the_score_has_the_penalty_and_ranks(layers: int, members: int) -> None:
     models = [random_model(seed, layers) for seed in range(members)]

@@ -16,6 +16,7 @@ from tfm.data.errors import UserError
 from tfm.data.settings import TokenizerSettings
 from tfm.data.tokenizer import BOS, EOS, Tokenizer, train_tokenizer
 from tfm.model.attention import formula, sdpa
+from tfm.model.attention.alignment import alignment_layer
 from tfm.model.attention.choice import KINDS, AttentionPlan, resolve
 from tfm.model.attention.multihead import SelfAttention
 from tfm.model.attention.padding import Padding
@@ -25,7 +26,6 @@ from tfm.model.inspection.export import pharaoh, to_json
 from tfm.model.inspection.report import (
     AttentionReport,
     align,
-    alignment_layer,
     inspect_attention,
     inspect_pair,
 )

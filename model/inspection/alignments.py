@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from tfm.data.tokenizer import BOS, EOS, Tokenizer
+from tfm.model.attention.alignment import alignment_layer
 from tfm.model.attention.multihead import MultiHeadAttention
 from tfm.model.attention.padding import Padding
 from tfm.model.inspection.capture import Floats
-from tfm.model.inspection.report import Link, alignment_layer
+from tfm.model.inspection.report import Link
 from tfm.model.inspection.sentence import merge_words, source_sentence, target_sentence
 from tfm.model.scorer import pad
 from tfm.model.search import batches_by_length

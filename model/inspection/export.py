@@ -15,10 +15,11 @@ import torch
 
 from tfm.data.errors import UserError
 from tfm.data.lines import TEMPORARY, atomic_writer, reason
+from tfm.model.attention.alignment import alignment_layer
 from tfm.model.inspection.capture import Floats
 from tfm.model.inspection.grid import grid
 from tfm.model.inspection.heatmap import heatmap
-from tfm.model.inspection.report import AttentionReport, alignment_layer
+from tfm.model.inspection.report import AttentionReport
 from tfm.model.inspection.sentence import Sentence
 from tfm.model.inspection.views import View, views
 from tfm.model.tensor_file import tfm_version

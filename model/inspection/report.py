@@ -9,6 +9,7 @@ from typing import Self
 
 from tfm.data.errors import UserError
 from tfm.data.tokenizer import EOS, Tokenizer
+from tfm.model.attention.alignment import alignment_layer
 from tfm.model.attention.choice import AttentionPlan
 from tfm.model.attention.forms import AttentionForm
 from tfm.model.checkpoint import WEIGHTS
@@ -106,21 +107,6 @@ class AttentionReport:
         return align(
             self.capture.cross, self.target, self.source, layer=alignment_layer(self.layers)
         )
-
-
-def alignment_layer(layers: int) -> int:
-    """Return the decoder layer, counted from 1, that alignments are read from.
-
-    The last of up to three layers, the last but one of more (as in Garg et al. 2019). So measured
-    on one model of each kind, both pre-norm, with the gold alignments of the first 200 test pairs
-    of the built-in corpus, each decoded as its reference: alignment error in percent, by layer,
-
-        3 layers, trained on the built-in corpus:   51.6  13.9   8.4
-        4 layers, trained on Multi30k:              71.5  43.9  41.2  50.1
-
-    where the second model hardly knows the text. Two models are no law: see what `--layer` shows.
-    """
-    return layers if layers <= 3 else layers - 1
 
 
 def align(cross: Floats, target: Sentence, source: Sentence, *, layer: int) -> list[Link]:
