@@ -12,5 +12,10 @@ def alignment_layer(layers: int) -> int:
         4 layers, trained on Multi30k:              71.5  43.9  41.2  50.1
 
     where the second model hardly knows the text. Two models are no law: see what `--layer` shows.
+
+    The mean of the heads, and not the best of them: in another model of 4 layers of Multi30k (120
+    pairs) the mean of layer 3 had 35.8 percent and the best of all 16 heads 36.2. And without gold
+    alignments that head is hard to find: the one with the sharpest rows had 44.2, the mean of the
+    four sharpest 39.8.
     """
     return layers if layers <= 3 else layers - 1
