@@ -214,7 +214,7 @@ def test_after_a_kill_the_same_command_goes_on(
     tiny_model: Path, tmp_path: Path, victim: int | None
 ) -> None:
     """Of one rank, which ends all soon; or of all processes at once."""
-    source, target = write(tmp_path / "in.en", 4000), tmp_path / "two.jsonl"
+    source, target = write(tmp_path / "in.en", 2500), tmp_path / "two.jsonl"
     directory = tmp_path / "two.jsonl.parts"
     first = launch(tiny_model, source, target)
     made = wait_for_parts(first, directory, 2)
