@@ -3,6 +3,7 @@
 A verb writes `beam: Beam = None`: None means not given, and the settings file decides.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,6 +27,15 @@ class More(int):
 def _parse_steps(text: str) -> int:
     number = int(text)  # Typer turns ValueError into wrong usage
     return More(number) if text.startswith("+") else number
+
+
+def _parse_time(text: str) -> float:
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
+    parts = [int(part or 0) for part in found.groups()] if found else [0]
+    seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1), strict=False))
+    if not seconds:
+        raise ValueError(text)
+    return float(seconds)
 
 
 # Settings
@@ -58,6 +68,15 @@ Steps = Annotated[
         metavar="N|+N",
         parser=_parse_steps,
         help="Steps to train for (training.steps); +N: so many more than the run has done.",
+    ),
+]
+Time = Annotated[
+    float | None,
+    typer.Option(
+        "--time",
+        metavar="1h30m",
+        parser=_parse_time,
+        help="Train for so long in all, and end on time (training.seconds): 90s, 30m, 2h, 1h30m.",
     ),
 ]
 Seed = Annotated[

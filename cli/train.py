@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import typer
@@ -24,6 +25,7 @@ from tfm.cli.options import (
     Source,
     Steps,
     Target,
+    Time,
     TokenizerFile,
     Train,
     Valid,
@@ -46,6 +48,7 @@ def train(
     source: Source = None,
     target: Target = None,
     steps: Steps = None,
+    time: Time = None,
     seed: Seed = None,
     device: Device = "auto",
     precision: Precision = "auto",
@@ -66,13 +69,20 @@ def train(
     --steps +N takes N steps more than the run in DIR has done; repeated after a stop, it goes on to
     the same end.
 
+    --time 30m ends after half an hour, reading, validations and the choice of the final weights
+    included: the schedule is bent to the steps that fit. The time of earlier sittings counts.
+
     Without --config the settings are chosen by the number of pairs and the machine, but for what
     --set and other options say; it is said which, and why. A run that is continued has its own.
 
     --dry-run added to any such command prints to stdout what it would do: pairs that are left out
     and why, batches, padding, parameters, memory, attention kernels, and how long it would take.
     """
-    flags = {"source": source, "target": target, "steps": steps, "seed": seed}
+    started = monotonic()
+    if steps is not None and time is not None:
+        raise typer.BadParameter("takes --steps or --time, not both")
+    seconds = 0.0 if steps is not None else time
+    flags = {"source": source, "target": target, "steps": steps, "time": seconds, "seed": seed}
     settings = load_settings(config, set_, **flags)
     automatic = config is None and train is not None
     if dump and not automatic:
@@ -86,6 +96,7 @@ def train(
     order = Order(
         settings=settings,
         overrides=overrides_of(set_, **flags) if automatic else None,
+        started=started,
         more_steps=steps if isinstance(steps, More) else None,
         train=train,
         valid=valid,
@@ -166,13 +177,14 @@ def watch(order: "Order") -> TrainingProgress:
 def describe_end(run: "Run") -> str:
     """Say why there is nothing left to do, and how to go on all the same."""
     step = run.progress.step
-    if run.out_of_patience and step < run.settings.training.steps:
+    if run.out_of_patience and step < run.last_step:
         patience = run.settings.training.patience
         return (
             f"{run.directory.path}: finished at step {step:,}, after {patience} validations "
             f"without a new best; --set training.patience=0 goes on"
         )
-    return f"{run.directory.path}: finished, {step:,} steps; --steps +N goes on"
+    longer = " or a longer --time" if run.timetable else ""
+    return f"{run.directory.path}: finished, {step:,} steps; --steps +N{longer} goes on"
 
 
 def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:

@@ -48,8 +48,7 @@ def arguments(output: Path, steps: int, *more: str) -> list[str]:
         DEFAULTS,
         *sets,
         *CORPORA,
-        "--steps",
-        str(steps),
+        *(("--steps", str(steps)) if steps else ()),
         "-o",
         str(output),
         *more,
@@ -213,3 +212,14 @@ def test_a_restart_after_a_dead_rank_gives_the_weights_of_an_undisturbed_run(tmp
     assert disturbed.returncode == 0, output
     expected, found = state(tmp_path / "whole"), state(tmp_path / "disturbed")
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_two_ranks_that_have_a_limited_time_take_the_same_steps(tmp_path: Path) -> None:
+    """Or one of them would wait for a step that the other does not take."""
+    run = tmp_path / "run"
+    out = finish(launch(run, 0, "--time", "15s"))
+    assert "finished at step " in out, out
+    timetable = read_tensors(run / "checkpoints" / "last.safetensors").header["progress"][
+        "timetable"
+    ]
+    assert timetable["last"] == steps_done(run) and timetable["seconds"] == 15

@@ -86,6 +86,17 @@ def test_the_tour_runs_as_written(users_folder: Path, users_environment: dict[st
         assert printed.startswith("['")
 
 
+def test_training_without_settings_runs_as_written_in_less_time(
+    users_folder: Path, users_environment: dict[str, str]
+) -> None:
+    [command] = blocks("Without settings", "sh")
+    assert " --time 30m " in command
+    small = " --set model.d_model=32 --set model.d_ff=64 --set training.validate_sentences=3"
+    shorter = command.replace("30m", "5s").rstrip() + small
+    run("bash", "-c", shorter, cwd=users_folder, environment=users_environment)
+    assert (users_folder / "runs/half-an-hour/model.safetensors").is_file()
+
+
 def test_the_speed_of_this_machine_is_measured_as_written(
     users_folder: Path, users_environment: dict[str, str]
 ) -> None:

@@ -10,18 +10,21 @@ from dataclasses import asdict
 
 from tfm.model.checkpoint import save_weights
 from tfm.model.memory import give_back_freed_memory
+from tfm.model.training.budget import describe, keep_time
 from tfm.model.training.postmortem import dissect
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
-from tfm.model.training.schedule import begins_phase, learning_rate
+from tfm.model.training.schedule import begins_phase, learning_rate, rate_at
 from tfm.model.training.selection import Outcome, finish
 from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Sums
 from tfm.model.training.step import Diverged, StepResult, train_step
+from tfm.model.training.timetable import recipe_step
 from tfm.model.training.validation import ValidationSet, validate
 
 LOG_EVERY = 10  # steps
 TRIM_EVERY = 200  # steps: giving memory back costs about as much as one of them
+SEEN = 10  # steps after which it can be said how many fit into a limited time
 
 
 def train(run: Run, reporter: Reporter) -> Outcome:
@@ -45,11 +48,14 @@ def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
     stream = run.stream()
     if run.progress.step:
         reporter.on_note(run.describe_position(stream))
-    reporter.on_start(run.progress.step, settings.steps)
+    reporter.on_start(run.progress.step, run.last_step)
     run.learner.model.train()
     run.progress.finished = False
     settle(run, reporter, signals)  # if the last sitting ended before that
     while not run.over:
+        keep_time(run)
+        if run.timetable and run.progress.step == SEEN:
+            reporter.on_note(describe(run.timetable, settings))
         learn(run, stream, reporter)
         settle(run, reporter, signals)
     if run.valid is not None and run.progress.best is None:
@@ -60,13 +66,13 @@ def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
 
 def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
     """Do what is due after the step, unless it is done: validate, checkpoint, stop if asked to."""
-    settings, progress = run.settings.training, run.progress
+    progress = run.progress
     if progress.settled:
         return
-    if run.valid is not None and run.due(settings.validate_every):
+    if run.valid is not None and run.event_due("validation"):
         measure(run, run.valid, reporter, signals)
     progress.settled = True
-    if run.due(settings.checkpoint_every):
+    if run.event_due("checkpoint"):
         with run.pace.of("checkpoint"):
             run.checkpoint()
     if run.due(TRIM_EVERY):
@@ -83,11 +89,13 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
         stream.next_epoch()
         progress.snapshots = []  # a mean with weights of before would be of no use
         progress.validations_without_best = 0
-    rate = learning_rate(step, settings)
+    rate, counts = rate_of(run, step)
     batches = stream.take(settings.accumulate, ranks=run.learner.ranks)
     whole = run.learner.too_large is None
     try:
-        result = train_step(run.learner, batches, settings, step=step, learning_rate=rate)
+        result = train_step(
+            run.learner, batches, settings, step=step, learning_rate=rate, counts=counts
+        )
     except Diverged as error:
         raise dissect(run, batches, error) from None
     if whole and run.learner.too_large:
@@ -103,12 +111,21 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
     log(run, result, rate, stream.epochs, reporter)
 
 
+def rate_of(run: Run, step: int) -> tuple[float, float]:
+    """Return the learning rate of `step`, and how many steps of the recipe it stands for."""
+    settings, timetable = run.settings.training, run.timetable
+    if timetable is None:
+        return learning_rate(step, settings), 1.0
+    now, before = (recipe_step(timetable, s, settings) for s in (step, step - 1))
+    return rate_at(now, settings.steps, settings), now - before
+
+
 def log(run: Run, result: StepResult, rate: float, epoch: float, reporter: Reporter) -> None:
     """Report the step; every `LOG_EVERY` steps, write the means since the last time."""
     progress, sums = run.progress, run.progress.since_log
     report = StepReport(
         step=progress.step,
-        steps=run.settings.training.steps,
+        steps=run.last_step,
         epoch=epoch,
         loss=sums.loss / sums.target_tokens,
         nats_per_token=sums.nats / sums.target_tokens,
@@ -118,7 +135,7 @@ def log(run: Run, result: StepResult, rate: float, epoch: float, reporter: Repor
         padding=sums.padding / sums.positions,
         best=progress.best,
         best_step=progress.best_step,
-        seconds_left=run.pace.seconds_left(progress.step, run.settings.training),
+        seconds_left=run.seconds_left,
         logged=run.due(LOG_EVERY),
     )
     if report.logged:

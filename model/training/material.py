@@ -1,8 +1,9 @@
 """What a run learns from: corpora read and encoded, with a tokenizer, and a record of both."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ class Order:
             `Settings.read` takes them; None if `settings` holds.
         more_steps: how many steps a run that is continued is to take beyond those it has done; None
             for the number in the settings, which a new run takes anyway.
+        started: when, by `time.monotonic`: a limited time counts from there.
     """
 
     settings: Settings
@@ -37,6 +39,7 @@ class Order:
     tokenizer: Path | None = None
     overrides: Sequence[str | Override] | None = None
     more_steps: int | None = None
+    started: float = field(default_factory=time.monotonic)
     device: str = "auto"
     precision: str = "auto"
     attention: str = "auto"

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from tfm.data.batching import epoch_batches
 from tfm.model.ranks import Place
+from tfm.model.training.budget import begin, decide, describe
 from tfm.model.training.directory import RunDirectory, holds_run
 from tfm.model.training.material import Material, Order, gather
 from tfm.model.training.pace import times_due
@@ -12,6 +13,7 @@ from tfm.model.training.recipe import Machine, assemble, find_run
 from tfm.model.training.rehearsal import STEPS, Memory, Rehearsal, rehearse
 from tfm.model.training.reporting import Reporter
 from tfm.model.training.run import Run
+from tfm.model.training.state import Progress
 from tfm.model.transformer import Transformer
 
 
@@ -28,14 +30,16 @@ def plan(order: Order, reporter: Reporter) -> Run:
     """
     machine = Machine.choose(order)
     directory = RunDirectory(order.directory)
-    done = 0
+    before = Progress()
     if holds_run(directory):
         found = find_run(order, directory)
         order, material = found.order, found.gather(directory, reporter)
-        done = found.stored.header["progress"]["step"]
+        before = Progress.from_json(found.stored.header["progress"])
     else:
         material = gather(order, tokenizer=order.tokenizer, reporter=reporter)
     run = assemble(order, directory, material, machine, reporter)
+    run.progress.step, done = before.step, before.step
+    run.take_time_of(before)
     reporter.on_note(describe_parts(run.learner.model))
     reporter.on_note(describe_steps(run, material, done=done))
     rehearsal = rehearse(run)
@@ -103,6 +107,8 @@ def size(count: int) -> str:
 def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
     """Return how long the rest takes by the pace of the trial steps."""
     training, pace = run.settings.training, rehearsal.pace
+    if training.seconds:
+        return describe_limited_time(run, rehearsal)
     steps = max(training.steps - done, 0)
     length = timedelta(seconds=round(pace.seconds_left(done, training)))
     parts = f"{steps:,} steps of {1000 * pace.step:,.0f} ms"
@@ -113,3 +119,11 @@ def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
         f"time: about {length}: {parts}; {rehearsal.tokens_per_s:,.0f} tokens/s "
         f"in {STEPS} trial steps"
     )
+
+
+def describe_limited_time(run: Run, rehearsal: Rehearsal) -> str:
+    """Return how much of the recipe fits into the time that there is."""
+    training, run.pace = run.settings.training, rehearsal.pace
+    timetable = decide(run, run.timetable or begin(run, rehearsal.pace.validation))
+    length = timedelta(seconds=round(training.seconds))
+    return f"time: {length}, as asked; {describe(timetable, training)}"

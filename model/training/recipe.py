@@ -34,6 +34,7 @@ from tfm.model.training.reporting import Reporter
 from tfm.model.training.run import Run
 from tfm.model.training.state import Progress, read_state, stored_settings
 from tfm.model.training.step import Learner
+from tfm.model.training.timetable import Clock
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,7 @@ def assemble(
         valid=material.valid,
         identity=material.identify(order.settings),
         progress=Progress(more_steps=order.more_steps),
+        clock=Clock(order.started),
         metrics=metrics_of(order.settings, directory, machine.ranks),
     )
     for line in describe_material(material, order):

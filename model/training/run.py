@@ -24,6 +24,7 @@ from tfm.model.training.state import (
     stored_settings,
 )
 from tfm.model.training.step import Learner
+from tfm.model.training.timetable import Clock, Event, Timetable
 from tfm.model.training.validation import ValidationScores, ValidationSet
 
 
@@ -41,6 +42,7 @@ class Run:
     progress: Progress
     metrics: Metrics
     pace: Pace = field(default_factory=Pace)
+    clock: Clock = field(default_factory=Clock)
 
     def stream(self, training: TrainingSettings | None = None) -> BatchStream:
         """Return the batches from here on, by settings that are not the run's if they are given."""
@@ -62,6 +64,7 @@ class Run:
     def resume(self, stored: Stored) -> None:
         """Put everything back to where `stored`, checkpoints/last.safetensors, was written."""
         self.progress = restore_state(self.directory.last, stored, self.learner)
+        self.take_time_of(self.progress)
         before, now = stored_settings(stored, self.directory.last), self.settings
         if before and cutting(before.training) != cutting(now.training):
             self.progress.left = self.stream(before.training).left()
@@ -70,11 +73,19 @@ class Run:
             self.progress.step, settled=self.progress.settled, finished=self._has_final_weights
         )
 
+    def take_time_of(self, before: Progress) -> None:
+        """Count the time that was spent until `before`, and go on by what was decided then."""
+        self.clock.before = before.spent
+        timetable, seconds = before.timetable, self.settings.training.seconds
+        if timetable and seconds and seconds != timetable.seconds:
+            timetable = timetable.rescaled(before.step, seconds)
+        self.progress.timetable = timetable
+
     def describe_position(self, stream: BatchStream) -> str:
         """Return where training goes on, and the best so far; people count from 1."""
         progress = self.progress
         parts = [
-            f"continues after step {progress.step:,} of {self.settings.training.steps:,}",
+            f"continues after step {progress.step:,} of {self.last_step:,}",
             f"{progress.batch:,} of {len(stream.epoch_order):,} batches of epoch "
             f"{progress.epoch + 1:,} are done",
         ]
@@ -102,7 +113,17 @@ class Run:
     @property
     def over(self) -> bool:
         """Whether the last step is done or patience has run out."""
-        return self.progress.step >= self.settings.training.steps or self.out_of_patience
+        return self.progress.step >= self.last_step or self.out_of_patience
+
+    @property
+    def timetable(self) -> Timetable | None:
+        """What was decided where the time is limited."""
+        return self.progress.timetable if self.settings.training.seconds else None
+
+    @property
+    def last_step(self) -> int:
+        """The step to end with, as far as is known."""
+        return self.timetable.last if self.timetable else self.settings.training.steps
 
     @property
     def out_of_patience(self) -> bool:
@@ -114,7 +135,24 @@ class Run:
     def due(self, every: int) -> bool:
         """Return whether something that happens `every` so many steps happens now."""
         step = self.progress.step
-        return step % every == 0 or step == self.settings.training.steps
+        return step % every == 0 or step == self.last_step
+
+    def event_due(self, event: Event) -> bool:
+        """Return whether a validation or a checkpoint comes after this step."""
+        if self.timetable:
+            return self.timetable.due(event, self.progress.step)
+        training = self.settings.training
+        return self.due(
+            training.validate_every if event == "validation" else training.checkpoint_every
+        )
+
+    @property
+    def seconds_left(self) -> float:
+        """About how long it still takes."""
+        training = self.settings.training
+        if training.seconds:
+            return max(0.0, training.seconds - self.clock.elapsed)
+        return self.pace.seconds_left(self.progress.step, training)
 
     @property
     def writes(self) -> bool:
@@ -125,6 +163,7 @@ class Run:
         """Save the state that training continues from."""
         if not self.writes:
             return
+        self.progress.spent = self.clock.elapsed
         header = {
             "kind": "training state",
             "identity": self.identity,

@@ -38,7 +38,11 @@ def learning_rate(step: int, settings: TrainingSettings) -> float:
     With `both_directions_steps` each of the two phases has this schedule by itself: the second
     starts anew from the weights of the first.
     """
-    step, steps = phase_of(step, settings)
+    return rate_at(*phase_of(step, settings), settings)
+
+
+def rate_at(step: float, steps: int, settings: TrainingSettings) -> float:
+    """Return the learning rate at `step`, 1 at least, of a schedule of `steps` steps."""
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if step < warmup:
         return peak * step / warmup

@@ -64,7 +64,7 @@ def put_back(model: Transformer, weights: Mapping[str, Tensor]) -> None:
 
 def choose(run: Run, check: Callable[[], None], tell: Callable[[str], None]) -> Outcome:
     """Leave the final weights in the model and say which they are."""
-    early = run.progress.step < run.settings.training.steps
+    early = run.progress.step < run.last_step
     if run.valid is not None:
         return _choose_by_score(run, run.valid, check, tell, early=early)
     if run.learner.average:

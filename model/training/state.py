@@ -22,6 +22,7 @@ from tfm.model.tensor_file import Stored, read_tensors, write_tensors
 from tfm.model.training.distributed import ALONE, Ranks
 from tfm.model.training.micro_batches import positions
 from tfm.model.training.step import Learner, StepResult
+from tfm.model.training.timetable import Timetable
 from tfm.model.training.validation import ValidationScores
 
 
@@ -90,6 +91,8 @@ class Progress:
     snapshots: list[int] = field(default_factory=list)
     since_log: Sums = field(default_factory=Sums)
     finished: bool = False
+    spent: float = 0.0  # seconds of all sittings, reading and waiting included
+    timetable: Timetable | None = None  # where the time is limited
     more_steps: int | None = None  # of the order that set the last step, if it was to add steps
 
     @classmethod
@@ -98,7 +101,9 @@ class Progress:
         best = ValidationScores(**values["best"]) if values["best"] else None
         ranking = [Ranked.from_json(ranked) for ranked in values.get("ranking", [])]
         since_log = Sums(**values["since_log"])
-        return cls(**{**values, "best": best, "ranking": ranking, "since_log": since_log})
+        decided = values.get("timetable")
+        read = {"best": best, "ranking": ranking, "since_log": since_log}
+        return cls(**{**values, **read, "timetable": Timetable(**decided) if decided else None})
 
 
 class BatchStream:

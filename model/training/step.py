@@ -137,11 +137,15 @@ def train_step(
     *,
     step: int,
     learning_rate: float,
+    counts: float = 1.0,
 ) -> StepResult:
     """Take one optimizer step on the mean loss per target token of all `batches` together.
 
     They are those of this rank; the mean, and what is returned, is over the batches of all ranks.
     It depends on its arguments only: the random numbers are those of (seed, step, rank).
+
+    Args:
+        counts: how many steps of the recipe it stands for, to the moving average.
 
     Raises:
         Diverged: before the weights change, if the loss or the gradient is not finite.
@@ -163,7 +167,7 @@ def train_step(
     _require_finite(learner, result, step=step)
     _update(learner, learning_rate)
     if learner.average:
-        learner.average.update(phase_of(step, settings).step)
+        learner.average.update(phase_of(step, settings).step, counts=counts)
     return result
 
 

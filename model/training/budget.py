@@ -1,0 +1,117 @@
+"""A schedule that ends on time: `tfm train --time 30m`.
+
+How many steps fit into a length of time is not known before they are taken. So the schedule of the
+recipe, of N steps (`training.steps`), is followed by its share, which goes from 0 to 1, and each
+step covers as much of it as is needed for the last step that fits to reach 1:
+
+    share(t) = share(t0) + (1 - share(t0)) (t - t0) / (last - t0)        after step t > t0
+
+`last` is decided after the step t0 by the pace seen so far, after every step at first, then again
+and again. The learning rate of step t is the recipe's at step share(t) N, validations and
+checkpoints come at the recipe's shares, and the moving average forgets what N steps would. What is
+decided is part of the state: a run that is stopped goes on by it. Of several processes the first
+one decides.
+"""
+
+import math
+from dataclasses import replace
+
+from tfm.model.settings import TrainingSettings
+from tfm.model.training.rehearsal import time_validation
+from tfm.model.training.run import Run
+from tfm.model.training.timetable import Timetable
+
+MARGIN = 0.01  # of the time stays free
+VALIDATING, SAVING = 0.2, 0.1  # shares of the time that validations and checkpoints may take
+LEAST = 3  # steps, however short the time is: the first one is slow and says nothing
+
+
+def keep_time(run: Run) -> None:
+    """Decide anew, if it is time to, how many steps are to come. All ranks call it."""
+    training, step = run.settings.training, run.progress.step
+    if not training.seconds:
+        return
+    timetable = run.progress.timetable
+    if timetable is None or timetable.stale(step):
+        run.progress.timetable = run.learner.ranks.from_first(lambda: look_ahead(run))
+
+
+def look_ahead(run: Run) -> Timetable:
+    """Return the timetable from the present step on."""
+    if run.timetable:
+        return decide(run, run.timetable)
+    return begin(run, 0.0 if run.valid is None else time_validation(run, run.valid))
+
+
+def begin(run: Run, validation: float) -> Timetable:
+    """Return the timetable before any step was seen: that of the recipe.
+
+    Args:
+        validation: about how many seconds one takes.
+    """
+    training = run.settings.training
+    return Timetable(
+        step=run.progress.step,
+        share=0.0,
+        last=run.progress.step + max(training.steps, LEAST),
+        seconds=training.seconds,
+        validate_every=thinned(training.validate_every, validation, VALIDATING, training),
+        checkpoint_every=thinned(training.checkpoint_every, 0.0, SAVING, training),
+        took_validation=validation,
+    )
+
+
+def decide(run: Run, before: Timetable) -> Timetable:
+    """Return the timetable by the pace of late: as many steps as fit beside all that is due."""
+    training, pace, step = run.settings.training, run.pace, run.progress.step
+    took_step = pace.step or before.took_step
+    validation = pace.validation or before.took_validation
+    checkpoint = pace.checkpoint or before.took_checkpoint
+    after = replace(
+        before,
+        step=step,
+        share=before.at(step),
+        took_step=took_step,
+        took_validation=validation,
+        took_checkpoint=checkpoint,
+        validate_every=thinned(training.validate_every, validation, VALIDATING, training),
+        checkpoint_every=thinned(training.checkpoint_every, checkpoint, SAVING, training),
+    )
+    left = training.seconds * (1 - MARGIN) - run.clock.elapsed - reserve(run, after)
+    steps = max(int(left / took_step), 1) if took_step else before.last - step
+    return replace(after, last=step + max(steps, LEAST - step))
+
+
+def reserve(run: Run, timetable: Timetable) -> float:
+    """Return the seconds that validations and checkpoints take from here to the very end."""
+    validations = still_due(timetable.share, timetable.validate_every) + 1
+    if run.settings.training.average_last > 1:
+        validations += 1  # of the mean of the last checkpoints
+    checkpoints = still_due(timetable.share, timetable.checkpoint_every) + 3  # state and weights
+    return validations * timetable.took_validation + checkpoints * timetable.took_checkpoint
+
+
+def still_due(share: float, every: float) -> int:
+    """Count the multiples of `every` above `share` and below 1."""
+    return max(0, math.ceil(1 / every - 1e-9) - 1 - math.floor(share / every + 1e-9))
+
+
+def thinned(every: int, seconds: float, most: float, training: TrainingSettings) -> float:
+    """Return the share of the schedule between two events that take `seconds` each.
+
+    It is the recipe's, or a multiple of it, so that they take at most the share `most` of the time.
+    """
+    interval = min(every / training.steps, 1.0)
+    return interval * max(1, math.ceil(seconds / interval / (most * training.seconds)))
+
+
+def describe(timetable: Timetable, settings: TrainingSettings) -> str:
+    """Return how much of the recipe fits."""
+    each = (1 - timetable.share) * settings.steps / max(timetable.last - timetable.step, 1)
+    validation = timetable.took_validation
+    hint = "; training.validate_sentences can make validations shorter"
+    return (
+        f"--time: about {timetable.last:,} steps fit, each for {each:.2g} of the recipe's "
+        f"{settings.steps:,}; a validation takes about {validation:.1f} s"
+        + (hint if validation > VALIDATING * timetable.seconds else "")
+    )
