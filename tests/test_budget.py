@@ -40,7 +40,7 @@ class World:
     """A clock that only moves when something is done; all lengths are exact in binary."""
 
     now: float = 1000.0
-    step: float = 0.5
+    step: float = 1.0
     validation: float = 2.0
     validations: list[float] = field(default_factory=list)  # when each ended
     stopped: float = 0.0  # the learning rate at which a test stopped a run
@@ -114,7 +114,7 @@ def recipe(**options: Any) -> dict[str, Any]:
 # It ends on time
 
 
-@pytest.mark.parametrize("step", [0.25, 2.0])
+@pytest.mark.parametrize("step", [0.5, 2.0])
 def test_it_ends_on_time_however_long_a_step_takes(
     small_order: SmallOrder, world: World, tmp_path: Path, step: float
 ) -> None:
@@ -125,10 +125,11 @@ def test_it_ends_on_time_however_long_a_step_takes(
     assert outcome is not None and not outcome.early and set(outcome.scores) == {"best", "average"}
     assert (tmp_path / "run/model.safetensors").is_file()
     assert run.progress.step == run.last_step == watch.reports[-1].steps
+    assert [note for note in watch.notes if note.startswith("--time: about ")]
     assert watch.reports[0].seconds_left > watch.reports[-1].seconds_left >= 0
 
 
-@pytest.mark.parametrize(("slow_from", "factor"), [(20, 4.0), (20, 0.25), (60, 4.0)])
+@pytest.mark.parametrize(("slow_from", "factor"), [(15, 4.0), (15, 0.5), (30, 4.0)])
 def test_it_ends_on_time_when_the_machine_changes_its_pace(
     small_order: SmallOrder, world: World, tmp_path: Path, slow_from: int, factor: float
 ) -> None:
@@ -179,11 +180,11 @@ def test_a_change_of_pace_bends_the_schedule_and_does_not_break_it(
     small_order: SmallOrder, world: World, tmp_path: Path
 ) -> None:
     def after(report: StepReport) -> None:
-        if report.step == 30:
+        if report.step == 15:
             world.step *= 4
 
     run, watch, _ = sit(small_order(tmp_path / "run", **recipe()), world, after)
-    falls = [a / b for a, b in zip(watch.rates[20:-3], watch.rates[21:-2], strict=True)]
+    falls = [a / b for a, b in zip(watch.rates[10:-3], watch.rates[11:-2], strict=True)]
     assert max(falls) < 2 and watch.rates[-1] < 0.02 * run.settings.training.learning_rate
 
 
@@ -264,11 +265,8 @@ def test_a_run_that_is_stopped_and_killed_ends_as_one_that_was_not(
         return after
 
     sit(order("whole"), world)
-    for step, error in (
-        (3, Interrupted(15)),
-        (30, RuntimeError("power cut")),
-        (40, Interrupted(2)),
-    ):
+    power_cut = RuntimeError("power cut")
+    for step, error in ((3, Interrupted(15)), (23, power_cut), (29, Interrupted(2))):
         with pytest.raises(type(error)):
             sit(order("parts"), world, at(step, error))
         world.now += 1e4  # between two sittings no time is counted
@@ -286,7 +284,7 @@ def test_a_sitting_on_a_slower_machine_goes_on_where_the_schedule_was_and_ends_o
     small_order: SmallOrder, world: World, tmp_path: Path
 ) -> None:
     def stop(report: StepReport) -> None:
-        if report.step == 40:
+        if report.step == 20:
             world.stopped = report.learning_rate
             raise Interrupted(15)
 
@@ -359,9 +357,7 @@ def test_wrong_settings_of_time_are_refused() -> None:
         Settings.read(None, ["training.seconds=60", "training.both_directions_steps=5"])
 
 
-def test_the_command_ends_by_itself_and_says_how_many_steps_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_ends_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A few real seconds, with settings that are chosen; how many of them is not tested."""
     small = ["model.d_model=16", "model.d_ff=32", "tokenizer.vocab_size=400"]
     small += ["training.validate_sentences=3", "decoding.max_length=8", "training.batch_tokens=200"]
@@ -370,7 +366,7 @@ def test_the_command_ends_by_itself_and_says_how_many_steps_fit(
     command += ["-o", str(tmp_path / "run"), "--precision", "fp32"]
     assert main(command) == 0
     err = capsys.readouterr().err
-    assert "--time: about" in err and "finished at step " in err
+    assert "no --config: " in err and "finished at step " in err
     settings = load_model(tmp_path / "run").settings
     assert settings.training.seconds == 4 and settings.training.ema_decay > 0
     assert main(command) == 0
