@@ -93,10 +93,12 @@ def require_files(input_: Path | None, output: Path | None) -> tuple[Path, Path]
 def _identity(job: Job, models: Sequence[Path], options: dict[str, Any]) -> dict[str, Any]:
     """Return what a part follows from beside its lines."""
     from tfm.model.checkpoint import WEIGHTS
+    from tfm.model.tensor_file import tfm_version
 
     translator = job.translator
     weight = translator.model.target_embedding.weight
     return options | {
+        "tfm": tfm_version(),
         "weights": [_sha256(model / WEIGHTS) for model in models],
         "tokenizer": translator.tokenizer.fingerprint,
         "source": translator.settings.data.source,

@@ -74,7 +74,7 @@ class Translator:
         self.limit = min(member.loaded.settings.data.max_length for member in members)
         self.decoding = self.settings.decoding
         self.warn: Callable[[str], None] = warnings.warn
-        self._warned = False
+        self._warned: set[str] = set()
         self._forbidden = self.tokenizer.forbidden_ids
         for member in members:
             member.loaded.model.use_attention(member.plan)
@@ -257,16 +257,22 @@ class Translator:
         lines = units_of(requests, self.tokenizer, limit=self.limit, too_long=self._warn_of_length)
         pairs = zip(requests, lines, strict=True)
         if any(request.required and len(units) > 1 for request, units in pairs):
-            self.warn("required words of a line that is translated in parts are left out")
+            self._warn_once(
+                "required", "required words of a line that is translated in parts are left out"
+            )
         return lines
 
     def _warn_of_length(self, length: int) -> None:
-        if not self._warned:
-            self.warn(
-                f"a line of {length:,} pieces is longer than the model was trained on "
-                f"({self.limit}, data.max_length); such lines are translated in parts"
-            )
-            self._warned = True
+        self._warn_once(
+            "length",
+            f"a line of {length:,} pieces is longer than the model was trained on "
+            f"({self.limit}, data.max_length); such lines are translated in parts",
+        )
+
+    def _warn_once(self, about: str, text: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            self.warn(text)
 
 
 def _load_member(

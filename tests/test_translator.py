@@ -10,7 +10,7 @@ from tfm.data.builtin.corpus import builtin_pairs
 from tfm.data.errors import BackendError, CheckpointError, SettingsError
 from tfm.data.segments import join_segments, split_line
 from tfm.data.tokenizer import EOS
-from tfm.model import Translator
+from tfm.model import Request, Translator
 from tfm.model.checkpoint import LoadedModel
 from tfm.model.search import force_score
 from tfm.model.translation import Candidate
@@ -207,3 +207,16 @@ def test_what_cannot_be_loaded_is_refused(tiny_model: Path, tmp_path: Path) -> N
         Translator.load(tiny_model, device="toaster")
     with pytest.raises(BackendError, match="--attention magic: unknown"):
         Translator.load(tiny_model, attention="magic")
+
+
+def test_required_words_of_a_long_line_are_left_out_and_said_once(translator: Translator) -> None:
+    said: list[str] = []
+    translator.warn = said.append
+    long = Request("The cat sleeps. " * 60, required=("Hund",))
+    (found,) = translator.translate_all([long])
+    assert found.text == translator.translate([Request(long.text)])[0]
+    assert [text for text in said if "left out" in text] == [
+        "required words of a line that is translated in parts are left out"
+    ]
+    translator.translate([long])
+    assert len(said) == 2  # that, and that there is a long line
