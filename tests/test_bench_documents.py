@@ -7,14 +7,19 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from tfm.cli.main import main
 from tfm.data.builtin.documents import builtin_documents
+from tfm.model.attention.choice import resolve
+from tfm.model.attention.conditions import Choice
 from tfm.model.benchmarks import documents as benchmark
 from tfm.model.benchmarks.clock import Cost
 from tfm.model.benchmarks.documents import KINDS, Experiment, Row, assess, right_pronouns
 from tfm.model.benchmarks.documents_report import Report, chart, table
+from tfm.model.checkpoint import load_model
 from tfm.model.settings import Settings
+from tfm.model.translator import Translator
 
 TINY = {
     "tokenizer.vocab_size": 450, "model.d_model": 16, "model.d_ff": 32, "model.heads": 2,
@@ -149,3 +154,27 @@ def test_the_chart_draws_what_is_measured_and_no_more(shown):
 def test_what_cannot_be_measured_is_refused_before_training(tmp_path, capsys, flags, code, said):
     assert bench(tmp_path / "new", *flags) == code
     assert said in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["local", "linear"])
+def test_a_network_of_either_form_learns_documents(tmp_path, capsys, kind):
+    short = ["--documents", 2000, "--longest", 4, "--lengths", 3, "--tested", 60, "--steps", 250]
+    short += ["--set", "training.batch_tokens=1024", "--set", "training.warmup_steps=50"]
+    flags = [*short, "--set", "model.window=8", "--encoders", kind, "-o", tmp_path, "--json"]
+    assert main(["bench", "documents", "--device", "cpu", *map(str, flags)]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["bleu"] > 75 and row["pronouns_right"] > 0.85 > row["pronouns_by_guessing"] + 0.3
+    if kind == "local":  # what linear attention adds is not needed for documents as short as these
+        assert assess_blind(tmp_path / kind).bleu < row["bleu"] - 25
+
+
+def assess_blind(directory: Path) -> benchmark.Quality:
+    """Translate with an encoder whose local attention carries nothing."""
+    plan = resolve(
+        "auto", device=torch.device("cpu"), dtype=torch.float32, dropout=0.0, training=False,
+        encoder_forms=("local",), window=8,
+    )  # fmt: skip
+    blind = replace(plan, other=Choice(lambda q, k, v, **_: torch.zeros_like(q), "nothing"))
+    translator = Translator(load_model(directory), blind)
+    return assess(translator, builtin_documents("test", 60, sentences=3))
