@@ -64,6 +64,7 @@ def train(
     builtin[:N]. en and de are --source and --target.
 
     With --set training.tensorboard=true, TensorBoard shows the run: tensorboard --logdir DIR.
+    training.compile=true compiles the layers, training.gradient_checkpointing=true saves memory.
 
     Repeat the command to continue a run that was stopped; Ctrl-C finishes the step and saves.
     --steps +N takes N steps more than the run in DIR has done; repeated after a stop, it goes on to

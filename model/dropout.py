@@ -36,12 +36,33 @@ def dropout(x: Tensor, p: float) -> Tensor:
     dropped = round(p * 256)  # this many of the 256 byte values mean "drop"
     if x.device.type != "cpu" or not 0 < dropped < 256:
         return F.dropout(x, p)
-    kept = (random_bytes(x.shape) >= dropped).to(x.dtype)
+    kept = (random_bytes_for(x) >= dropped).to(x.dtype)
     scale = 256 / (256 - dropped)
     if x.dtype in (torch.bfloat16, torch.float16):
         return x * kept * scale  # rounded to the dtype, the scale alone would be off by up to 0.4 %
     # Scaling the mask and not the product leaves one multiplication to the backward pass.
     return x * kept.mul_(scale)
+
+
+def random_bytes_for(x: Tensor) -> Tensor:
+    """Return independent uniform bytes in the shape of x from torch's CPU generator."""
+    return _random_bytes_unseen(x) if torch.compiler.is_compiling() else random_bytes(x.shape)
+
+
+@torch.library.custom_op(
+    "tfm::random_bytes", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+def _random_bytes_unseen(x: Tensor) -> Tensor:
+    """Do the same where a compiler does not see it, so that it draws no numbers of its own.
+
+    That it asks for x, and not for a shape, keeps the order in which the dropouts of a layer draw.
+    """
+    return random_bytes(x.shape)
+
+
+@_random_bytes_unseen.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=torch.uint8)
 
 
 def random_bytes(shape: torch.Size) -> Tensor:

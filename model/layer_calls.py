@@ -4,13 +4,21 @@ These are run-time choices. They change what a step costs and not what it comput
 them goes into a checkpoint. Validation and search run layers as they stand.
 """
 
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from tfm.data.errors import BackendError
 from tfm.model.attention.padding import Padding
 from tfm.model.layers import DecoderLayer, EncoderLayer
 
@@ -38,6 +46,15 @@ class LayerCalls(NamedTuple):
         call_decoder_layer
     )
 
+    def compiled(self) -> "LayerCalls":
+        """Compile a layer of each kind by torch.compile, for batches of all sizes.
+
+        All layers of a kind run by the same code, since their weights are arguments of it. On a CPU
+        dropout drops what it would otherwise; on a GPU, and in attention by SDPA, the compiler has
+        random numbers of its own, which follow from the same seed.
+        """
+        return LayerCalls(*(torch.compile(call, dynamic=True) for call in self))
+
     def checkpointed(self) -> "LayerCalls":
         """Keep the input of each layer only; its backward pass computes the rest once more.
 
@@ -48,3 +65,25 @@ class LayerCalls(NamedTuple):
 
 
 DIRECT = LayerCalls()
+
+
+def require_compiler(device: torch.device) -> None:
+    """Refuse `training.compile` where torch.compile cannot work for want of what it builds upon.
+
+    Raises:
+        BackendError: names what is missing and how to get it.
+    """
+    if device.type == "cpu":
+        usual = "clang++" if sys.platform == "darwin" else "g++"
+        compiler = os.environ.get("CXX", usual)  # as torch looks for it
+        if shutil.which(compiler) is None:
+            _refuse(f"a C++ compiler, and there is no {compiler}", usual)
+    elif importlib.util.find_spec("triton") is None:
+        _refuse("Triton, and it is not installed", "triton")
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    if not headers.exists():
+        _refuse(f"Python's headers, and there is no {headers}", "python3-dev")
+
+
+def _refuse(what: str, remedy: str) -> None:
+    raise BackendError(f"training.compile needs {what}: install {remedy}, or train without")

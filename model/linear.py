@@ -47,9 +47,14 @@ def prefers_onednn(x: Tensor) -> bool:
         x.dtype == torch.float32
         and x.device.type == "cpu"
         and x.numel() >= FEWEST_ROWS * x.shape[-1]
-        and mkl_is_slow()
+        and _onednn_is_better_here()
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _onednn_is_better_here() -> bool:
+    return mkl_is_slow()  # which a compiler could not look into
 
 
 @cache
@@ -65,8 +70,23 @@ def mkl_is_slow() -> bool:
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    y: Tensor
+    if torch.compiler.is_compiling():
+        y = _onednn_unseen(x, weight, bias)
+    else:
+        y = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return y
+
+
+@torch.library.custom_op("tfm::onednn", mutates_args=())
+def _onednn_unseen(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Do the same where a compiler does not see it: it takes oneDNN's for constant weights only."""
+    return _onednn(x, weight, bias)
+
+
+@_onednn_unseen.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
 
 
 class _OneDnnLinear(torch.autograd.Function):

@@ -151,6 +151,9 @@ class TrainingSettings:
     # and Juditsky 1992); it remembers about 1 / (1 - ema_decay) steps.
     ema_decay: float = 0.0
     patience: int = 0  # validations without a new best before stopping; 0 never stops early
+    # Compile the layers by torch.compile: the same gradient up to rounding, in less time once the
+    # first steps have been waited for. On a CPU it needs a C++ compiler, on a GPU Triton.
+    compile: bool = False
     # Keep the inputs of the layers only, and compute the rest again in the backward pass (Chen et
     # al. 2016): much less memory for a third more arithmetic, and the same gradient.
     gradient_checkpointing: bool = False

@@ -25,9 +25,9 @@ def attend(
 ) -> Tensor:
     """Return the same as `formula.attend`, through the fused kernel that PyTorch chooses."""
     T, S = q.shape[-2], k.shape[-2]
-    if causal and T == S and (keys is None or keys.mask is None):
+    if causal and 1 < T == S and (keys is None or keys.mask is None):
         # SDPA aligns `is_causal` at the upper left, which is the lower right only for T == S.
-        return F.scaled_dot_product_attention(q, k, v, is_causal=T > 1, dropout_p=dropout)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
     visible = visible_keys(T, S, causal=causal, keys=keys, device=q.device)
     return attend_where(q, k, v, visible=visible, dropout=dropout)
 

@@ -16,6 +16,7 @@ from tfm.data.lines import atomic_writer
 from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.checkpoint import build_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
+from tfm.model.layer_calls import require_compiler
 from tfm.model.settings import Settings
 from tfm.model.tensor_file import Stored
 from tfm.model.training.board import Board, require_tensorboard
@@ -54,6 +55,8 @@ class Machine:
             BackendError: if one asked for by name cannot run here.
         """
         device = resolve_device(order.device)
+        if order.settings.training.compile:
+            require_compiler(device)
         dtype = resolve_precision(order.precision, device, training=True)
         model = order.settings.model
         plan = resolve(
@@ -303,6 +306,8 @@ def describe_learner(run: Run, machine: Machine) -> Iterator[str]:
     if machine.ranks.size > 1:
         yield f"{machine.ranks.size} processes: a step takes so many batches, one of each"
     yield from chosen["attention"]
+    if run.settings.training.compile:
+        yield "layers: compiled; the first steps may take a minute for that"
     if run.valid is None:
         mean = "moving average" if run.learner.average else "mean of the last checkpoints"
         yield f"no --valid corpus: no BLEU and no patience; the model is the {mean}"

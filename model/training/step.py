@@ -111,7 +111,8 @@ class Learner:
 
 def layer_calls(settings: TrainingSettings) -> LayerCalls:
     """Return how a step is to run the layers."""
-    return DIRECT.checkpointed() if settings.gradient_checkpointing else DIRECT
+    calls = DIRECT.compiled() if settings.compile else DIRECT
+    return calls.checkpointed() if settings.gradient_checkpointing else calls
 
 
 def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
