@@ -18,7 +18,7 @@ FLAGS = {
     "source": ("data", "source"),
     "target": ("data", "target"),
     "steps": ("training", "steps"),
-    "time": ("training", "seconds"),
+    "time": ("training", "time"),
     "seed": ("training", "seed"),
     "beam": ("decoding", "beam"),
     "length_penalty": ("decoding", "length_penalty"),

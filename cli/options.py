@@ -76,7 +76,7 @@ Time = Annotated[
         "--time",
         metavar="1h30m",
         parser=_parse_time,
-        help="Train for so long in all, and end on time (training.seconds): 90s, 30m, 2h, 1h30m.",
+        help="Train for so long in all, and end on time (training.time): 90s, 30m, 2h, 1h30m.",
     ),
 ]
 Seed = Annotated[

@@ -112,7 +112,7 @@ class TrainingSettings:
     steps: int = 10_000
     # Above 0, training takes so many seconds (`--time`); `steps` then says only what the schedule
     # looks like, which is bent to the steps that fit (`tfm.model.training.budget`).
-    seconds: float = 0.0
+    time: float = 0.0
     batch_tokens: int = 4096  # sentences times the longest side of any of them, padding included
     accumulate: int = 1  # batches per step; the loss is normalised over all their target tokens
     learning_rate: float = 1e-3  # the peak, reached at the end of the warm-up
@@ -183,12 +183,12 @@ class TrainingSettings:
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         for key in ("weight_decay", "clip", "consistency_weight", "subword_alpha"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
-        require(self.seconds >= 0, "seconds", self.seconds, "must be at least 0")
+        require(self.time >= 0, "time", self.time, "must be at least 0")
         require(
-            not (self.seconds and self.both_directions_steps),
+            not (self.time and self.both_directions_steps),
             "both_directions_steps",
             self.both_directions_steps,
-            "must be 0 beside `seconds` (--time): the second phase begins with a certain step",
+            "must be 0 beside `time`: the second phase begins with a certain step",
         )
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
         for key in ("label_smoothing", "beta1", "beta2", "cutoff", "ema_decay", "subword_dropout"):

@@ -107,7 +107,7 @@ def sit(
 def recipe(**options: Any) -> dict[str, Any]:
     """Return a recipe of 40 steps in a minute; 8 validations, 4 checkpoints."""
     steps: dict[str, Any] = {"steps": 40, "warmup_steps": 8, "schedule": "cosine"}
-    every = {"validate_every": 5, "checkpoint_every": 10, "seconds": 60.0}
+    every = {"validate_every": 5, "checkpoint_every": 10, "time": 60.0}
     return steps | every | options
 
 
@@ -153,7 +153,7 @@ def test_time_spent_before_the_first_step_counts(
 def test_a_time_that_is_too_short_still_leaves_a_model(
     small_order: SmallOrder, world: World, tmp_path: Path
 ) -> None:
-    run, _, outcome = sit(small_order(tmp_path / "run", **recipe(seconds=1.0)), world)
+    run, _, outcome = sit(small_order(tmp_path / "run", **recipe(time=1.0)), world)
     assert run.progress.step == 3 and outcome is not None and outcome.scores
     assert load_model(tmp_path / "run").model is not None
 
@@ -211,7 +211,7 @@ def test_shares_go_evenly_from_the_decision_to_the_last_step() -> None:
 
 
 def test_events_are_thinned_to_a_share_of_the_time() -> None:
-    settings = TrainingSettings(steps=100, seconds=100.0)
+    settings = TrainingSettings(steps=100, time=100.0)
     assert thinned(10, 1.0, 0.2, settings) == 0.1
     assert thinned(10, 5.0, 0.2, settings) == pytest.approx(0.3)
     assert thinned(500, 5.0, 0.2, settings) == 1.0
@@ -305,11 +305,11 @@ def test_a_finished_run_is_finished_and_a_longer_time_goes_on(
     end = world.now
     again, watch, outcome = sit(small_order(tmp_path / "run", **recipe()), world)
     assert outcome is None and world.now == end and not watch.reports
-    longer, watch, _ = sit(small_order(tmp_path / "run", **recipe(seconds=120.0)), world)
+    longer, watch, _ = sit(small_order(tmp_path / "run", **recipe(time=120.0)), world)
     assert longer.progress.step > first.progress.step
     assert 0.93 * 120 <= world.now - 1000 <= 120
     assert watch.rates[0] > 0.3 * longer.settings.training.learning_rate, "half of the schedule"
-    shorter, watch, _ = sit(small_order(tmp_path / "run", **recipe(seconds=30.0)), world)
+    shorter, watch, _ = sit(small_order(tmp_path / "run", **recipe(time=30.0)), world)
     assert not watch.reports and shorter.complete
 
 
@@ -318,7 +318,7 @@ def test_steps_take_the_place_of_the_time(
 ) -> None:
     first, _, _ = sit(small_order(tmp_path / "run", **recipe()), world)
     more = first.progress.step + 2
-    run, _, _ = sit(small_order(tmp_path / "run", **recipe(seconds=0.0, steps=more)), world)
+    run, _, _ = sit(small_order(tmp_path / "run", **recipe(time=0.0, steps=more)), world)
     assert run.progress.step == more
 
 
@@ -351,10 +351,10 @@ def test_what_is_no_length_of_time_is_wrong_usage(
 
 
 def test_wrong_settings_of_time_are_refused() -> None:
-    with pytest.raises(SettingsError, match="`seconds` must be at least 0"):
-        Settings.read(None, ["training.seconds=-1"])
-    with pytest.raises(SettingsError, match="`both_directions_steps` must be 0 beside `seconds`"):
-        Settings.read(None, ["training.seconds=60", "training.both_directions_steps=5"])
+    with pytest.raises(SettingsError, match="`time` must be at least 0"):
+        Settings.read(None, ["training.time=-1"])
+    with pytest.raises(SettingsError, match="`both_directions_steps` must be 0 beside `time`"):
+        Settings.read(None, ["training.time=60", "training.both_directions_steps=5"])
 
 
 def test_the_command_ends_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -368,7 +368,7 @@ def test_the_command_ends_by_itself(tmp_path: Path, capsys: pytest.CaptureFixtur
     err = capsys.readouterr().err
     assert "no --config: " in err and "finished at step " in err
     settings = load_model(tmp_path / "run").settings
-    assert settings.training.seconds == 4 and settings.training.ema_decay > 0
+    assert settings.training.time == 4 and settings.training.ema_decay > 0
     assert main(command) == 0
     assert "or a longer --time goes on" in capsys.readouterr().err
     assert main([*command[:-2], "--dry-run"]) == 0

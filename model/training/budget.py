@@ -29,7 +29,7 @@ LEAST = 3  # steps, however short the time is: the first one is slow and says no
 def keep_time(run: Run) -> None:
     """Decide anew, if it is time to, how many steps are to come. All ranks call it."""
     training, step = run.settings.training, run.progress.step
-    if not training.seconds:
+    if not training.time:
         return
     timetable = run.progress.timetable
     if timetable is None or timetable.stale(step):
@@ -54,7 +54,7 @@ def begin(run: Run, validation: float) -> Timetable:
         step=run.progress.step,
         share=0.0,
         last=run.progress.step + max(training.steps, LEAST),
-        seconds=training.seconds,
+        seconds=training.time,
         validate_every=thinned(training.validate_every, validation, VALIDATING, training),
         checkpoint_every=thinned(training.checkpoint_every, 0.0, SAVING, training),
         took_validation=validation,
@@ -77,7 +77,7 @@ def decide(run: Run, before: Timetable) -> Timetable:
         validate_every=thinned(training.validate_every, validation, VALIDATING, training),
         checkpoint_every=thinned(training.checkpoint_every, checkpoint, SAVING, training),
     )
-    left = training.seconds * (1 - MARGIN) - run.clock.elapsed - reserve(run, after)
+    left = training.time * (1 - MARGIN) - run.clock.elapsed - reserve(run, after)
     steps = max(int(left / took_step), 1) if took_step else before.last - step
     return replace(after, last=step + max(steps, LEAST - step))
 
@@ -102,7 +102,7 @@ def thinned(every: int, seconds: float, most: float, training: TrainingSettings)
     It is the recipe's, or a multiple of it, so that they take at most the share `most` of the time.
     """
     interval = min(every / training.steps, 1.0)
-    return interval * max(1, math.ceil(seconds / interval / (most * training.seconds)))
+    return interval * max(1, math.ceil(seconds / interval / (most * training.time)))
 
 
 def describe(timetable: Timetable, settings: TrainingSettings) -> str:

@@ -107,7 +107,7 @@ def size(count: int) -> str:
 def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
     """Return how long the rest takes by the pace of the trial steps."""
     training, pace = run.settings.training, rehearsal.pace
-    if training.seconds:
+    if training.time:
         return describe_limited_time(run, rehearsal)
     steps = max(training.steps - done, 0)
     length = timedelta(seconds=round(pace.seconds_left(done, training)))
@@ -125,5 +125,5 @@ def describe_limited_time(run: Run, rehearsal: Rehearsal) -> str:
     """Return how much of the recipe fits into the time that there is."""
     training, run.pace = run.settings.training, rehearsal.pace
     timetable = decide(run, run.timetable or begin(run, rehearsal.pace.validation))
-    length = timedelta(seconds=round(training.seconds))
+    length = timedelta(seconds=round(training.time))
     return f"time: {length}, as asked; {describe(timetable, training)}"

@@ -76,7 +76,7 @@ class Run:
     def take_time_of(self, before: Progress) -> None:
         """Count the time that was spent until `before`, and go on by what was decided then."""
         self.clock.before = before.spent
-        timetable, seconds = before.timetable, self.settings.training.seconds
+        timetable, seconds = before.timetable, self.settings.training.time
         if timetable and seconds and seconds != timetable.seconds:
             timetable = timetable.rescaled(before.step, seconds)
         self.progress.timetable = timetable
@@ -118,7 +118,7 @@ class Run:
     @property
     def timetable(self) -> Timetable | None:
         """What was decided where the time is limited."""
-        return self.progress.timetable if self.settings.training.seconds else None
+        return self.progress.timetable if self.settings.training.time else None
 
     @property
     def last_step(self) -> int:
@@ -150,8 +150,8 @@ class Run:
     def seconds_left(self) -> float:
         """About how long it still takes."""
         training = self.settings.training
-        if training.seconds:
-            return max(0.0, training.seconds - self.clock.elapsed)
+        if training.time:
+            return max(0.0, training.time - self.clock.elapsed)
         return self.pace.seconds_left(self.progress.step, training)
 
     @property
