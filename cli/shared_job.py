@@ -35,13 +35,13 @@ class Shared(NamedTuple):
 
     Attributes:
         models: the model directories of the job, for their fingerprints.
-        options: what else the text of a part follows from.
+        options: what else the text of a part follows from; their words count.
     """
 
     input: Path
     output: Path
     models: Sequence[Path]
-    options: dict[str, Any]
+    options: Sequence[Any]
 
 
 def has_company() -> bool:
@@ -90,15 +90,16 @@ def require_files(input_: Path | None, output: Path | None) -> tuple[Path, Path]
     return input_, output
 
 
-def _identity(job: Job, models: Sequence[Path], options: dict[str, Any]) -> dict[str, Any]:
+def _identity(job: Job, models: Sequence[Path], options: Sequence[Any]) -> dict[str, Any]:
     """Return what a part follows from beside its lines."""
     from tfm.model.checkpoint import WEIGHTS
     from tfm.model.tensor_file import tfm_version
 
     translator = job.translator
     weight = translator.model.target_embedding.weight
-    return options | {
+    return {
         "tfm": tfm_version(),
+        "options": [str(option) for option in options],
         "weights": [_sha256(model / WEIGHTS) for model in models],
         "tokenizer": translator.tokenizer.fingerprint,
         "source": translator.settings.data.source,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, NamedTuple
 
 import typer
 
@@ -116,15 +116,10 @@ def translate(
 
     With --mbr chrf the translations come by expected chrF, not by score; in JSON it is `utility`.
     """
-    jsonl = jsonl or (input_ is not None and ".jsonl" in input_.suffixes[-2:])
-    as_json = as_json or (output is not None and output.suffix == ".jsonl")
-    _check_json(jsonl=jsonl, as_json=as_json, text=text, strict=strict)
-    as_json = as_json or (jsonl and not text)
-    _check_layout(as_json=as_json, scores=scores, alignment=alignment)
-    if prefix_file is not None and (jsonl or interactive):
-        raise typer.BadParameter("--prefix-file is for lines of text; a record has `prefix`")
-    if interactive and (input_ or output or as_json or text or scores or n_best > 1):
-        raise typer.BadParameter("--interactive shows one translation of each line of stdin")
+    jsonl, as_json = _formats(input_, output, jsonl=jsonl, as_json=as_json, text=text)
+    _check_layout(as_json=as_json, scores=scores, alignment=alignment, strict=strict and not jsonl)
+    more = input_ or output or as_json or text or scores or n_best > 1
+    _check_lines(interactive and more, prefix_file and (jsonl or interactive))
 
     def load() -> Job:
         flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
@@ -132,16 +127,14 @@ def translate(
         machine = {"device": device, "precision": precision, "attention": attention}
         machine["quantize"] = quantize
         translator = load_translator(model, settings, ensemble=ensemble, **machine)
-        parse = _parser(
-            input_, jsonl=jsonl, language=translator.settings.data.source, prefixes=prefix_file
-        )
+        language = translator.settings.data.source
+        parse = _parser(input_, jsonl=jsonl, language=language, prefixes=prefix_file)
         layout = layout_of(as_json=as_json, n_best=n_best, scores=scores)
         return Job(translator, parse, layout, n_best, alignment, strict)
 
     if has_company():
-        prefixes = None if prefix_file is None else _fingerprint(read_lines(prefix_file))
-        options: dict[str, Any] = {"jsonl": jsonl, "json": as_json, "scores": scores}
-        options |= {"quantize": quantize, "prefixes": prefixes}
+        prefixes = prefix_file and _fingerprint(read_lines(prefix_file))
+        options = [jsonl, as_json, scores, quantize, prefixes]
         shared = Shared(*require_files(input_, output), [model, *(ensemble or [])], options)
         tally = translate_together(load, shared)
     else:
@@ -149,20 +142,39 @@ def translate(
     tally.require_good(blank=not as_json)
 
 
-def _check_json(*, jsonl: bool, as_json: bool, text: bool, strict: bool) -> None:
-    if strict and not jsonl:
-        raise typer.BadParameter("--strict is for --jsonl; a line of text is never bad")
+class Formats(NamedTuple):
+    """Whether records are read, and whether they are written."""
+
+    jsonl: bool
+    as_json: bool
+
+
+def _formats(
+    input_: Path | None, output: Path | None, *, jsonl: bool, as_json: bool, text: bool
+) -> Formats:
+    jsonl = jsonl or (input_ is not None and ".jsonl" in input_.suffixes[-2:])
+    as_json = as_json or (output is not None and output.suffix == ".jsonl")
     if text and not jsonl:
         raise typer.BadParameter("--text is for --jsonl; lines of text give text anyway")
     if text and as_json:
         raise typer.BadParameter("--text and --json (or -o FILE.jsonl) ask for different things")
+    return Formats(jsonl, as_json or (jsonl and not text))
 
 
-def _check_layout(*, as_json: bool, scores: bool, alignment: bool) -> None:
+def _check_layout(*, as_json: bool, scores: bool, alignment: bool, strict: bool) -> None:
+    if strict:
+        raise typer.BadParameter("--strict is for --jsonl; a line of text is never bad")
     if scores and as_json:
         raise typer.BadParameter("--scores is for lines of text; JSON has the scores anyway")
     if alignment and not as_json:
         raise typer.BadParameter("--alignment is written in JSON; add --json")
+
+
+def _check_lines(interactive_more: object, prefixes_more: object) -> None:
+    if prefixes_more:
+        raise typer.BadParameter("--prefix-file is for lines of text; a record has `prefix`")
+    if interactive_more:
+        raise typer.BadParameter("--interactive shows one translation of each line of stdin")
 
 
 def _translate(job: Job, input_: Path | None, output: Path | None, *, interactive: bool) -> Tally:

@@ -90,7 +90,7 @@ class All(Ranks):
         return next(self.numbers)
 
 
-def make(job: Job, source: Path, target: Path, **options: object) -> tuple[int, list[Path], Parts]:
+def make(job: Job, source: Path, target: Path, *options: object) -> tuple[int, list[Path], Parts]:
     """Make the parts that are not there; return how many records that took, and the parts."""
     counted: list[int] = []
 
@@ -122,7 +122,7 @@ def test_parts_that_are_there_are_not_made_again(tiny_model: Path, tmp_path: Pat
     lines = source.read_text().splitlines()
     source.write_text("\n".join([*lines[:100], "A dog runs.", *lines[101:], ""]))
     assert make(job, source, tmp_path / "out")[0] == 128  # the second window
-    assert make(job, source, tmp_path / "out", scores=True)[0] == 250
+    assert make(job, source, tmp_path / "out", "scores")[0] == 250
     assert make(replace(job, n_best=1, alignment=True), source, tmp_path / "out")[0] == 250
     translator.decoding = replace(translator.decoding, max_length=4)
     assert make(job, source, tmp_path / "out")[0] == 250
