@@ -127,26 +127,47 @@ def best_extensions(total: Tensor, next_ids: Tensor, count: int) -> Extensions:
     Args:
         total: of the live hypotheses, B N.
         next_ids: what each id counts after each of them, B N V.
-        count: twice the beam, so that N of them live on even if N end in EOS.
+        count: twice the beam, so that N of them live on even if N end in EOS; 1 for greedy search.
     """
     B, N, V = next_ids.shape
-    largest = total[:, :, None] + chunk_maxima(next_ids)  # B N V/CHUNK
-    _, chunk = stable_topk(largest.flatten(1), min(count, N * largest.shape[2]))
+    if N == count == 1:
+        return _best_extension(total, next_ids)
+    largest = total.unsqueeze(2) + chunk_maxima(next_ids)  # B N V/CHUNK
+    chunks = largest.shape[2]
+    _, chunk = stable_topk(largest.flatten(1), min(count, N * chunks))
     chunk = chunk.sort(1).values  # B C
-    beam, first = chunk // largest.shape[2], chunk % largest.shape[2] * CHUNK
-    ids = first[:, :, None] + torch.arange(CHUNK, device=first.device)  # B C CHUNK
-    places = (beam * V)[:, :, None] + ids.clamp(max=V - 1)
-    each = next_ids.flatten(1).gather(1, places.flatten(1)).view_as(ids)
+    beam = chunk // chunks
+    first = chunk * CHUNK if V % CHUNK == 0 else beam * V + (chunk - beam * chunks) * CHUNK
+    places = first.unsqueeze(2) + torch.arange(CHUNK, device=first.device)  # B C CHUNK, in N V
+    beyond = None
     if V % CHUNK:  # the last chunk of each hypothesis is not full
-        each.masked_fill_(ids >= V, -torch.inf)
-    extended = total.gather(1, beam)[:, :, None] + each
+        beyond = places >= ((beam + 1) * V).unsqueeze(2)
+        places.clamp_(max=N * V - 1)
+    each = next_ids.flatten(1).gather(1, places.flatten(1)).view_as(places)
+    if beyond is not None:
+        each.masked_fill_(beyond, -torch.inf)
+    extended = total.gather(1, beam).unsqueeze(2) + each
     values, best = stable_topk(extended.flatten(1), min(count, N * V))
+    place = places.flatten(1).gather(1, best)
+    beam = place // V
     return Extensions(
         total=values,
-        beam=beam.gather(1, best // CHUNK),
-        token=ids.flatten(1).gather(1, best).clamp(max=V - 1),
+        beam=beam,
+        token=place - beam * V,
         token_log_probability=each.flatten(1).gather(1, best),
     )
+
+
+def _best_extension(total: Tensor, next_ids: Tensor) -> Extensions:
+    """Return the best extension of each sentence's only hypothesis: a step of greedy search."""
+    V = next_ids.shape[2]
+    chunk = chunk_maxima(next_ids).squeeze(1).argmax(1, keepdim=True)  # the leftmost of equals
+    ids = chunk * CHUNK + torch.arange(CHUNK, device=chunk.device)
+    if V % CHUNK:
+        ids.clamp_(max=V - 1)
+    each, best = next_ids.squeeze(1).gather(1, ids).max(1, keepdim=True)
+    token = ids.gather(1, best)
+    return Extensions(total + each, torch.zeros_like(token), token, each)
 
 
 def chunk_maxima(next_ids: Tensor) -> Tensor:
@@ -164,6 +185,10 @@ def stable_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     `torch.topk` leaves open which of equal values it takes, so it is given keys that differ.
     """
+    if values.device.type == "cpu" and k < values.shape[1]:  # where to look costs no waiting
+        top, places = values.topk(k + 1)
+        if not (top[:, 1:] == top[:, :-1]).any():  # nothing is left open
+            return top[:, :k], places[:, :k]
     if values.dtype != torch.float32:  # twice the bits, and none left to tell places apart
         top, places = values.sort(dim=1, descending=True, stable=True)
         return top[:, :k], places[:, :k]
@@ -191,19 +216,30 @@ def ending(best: Extensions, beam: int) -> Tensor:
 def extend(beams: Beams, best: Extensions, beam: int) -> Beams:
     """Return the N best extensions that do not end, as the next live hypotheses."""
     ended = best.token == EOS
-    best = best._replace(total=best.total.masked_fill(ended, -torch.inf))
-    order = ended.sort(dim=1, stable=True).indices[:, :beam]  # B N, the others in their order
-    best = Extensions(*(part.gather(1, order) for part in best))
-    at = torch.arange(len(order), device=order.device)[:, None], best.beam
-    past = beams.token_log_probabilities[at]
+    if not ended.any():
+        best = Extensions(*(part[:, :beam] for part in best))
+    else:
+        best = best._replace(total=best.total.masked_fill(ended, -torch.inf))
+        order = ended.sort(dim=1, stable=True).indices[:, :beam]  # B N, the others in their order
+        best = Extensions(*(part.gather(1, order) for part in best))
+    B, N = beams.total.shape
+    rows = best.beam + N * torch.arange(B, device=best.beam.device).unsqueeze(1)
     return Beams(
         sentences=beams.sentences,
         longest=beams.longest,
-        tokens=torch.cat([beams.tokens[at], best.token[..., None]], dim=2),
-        token_log_probabilities=torch.cat([past, best.token_log_probability[..., None]], dim=2),
+        tokens=_continued(beams.tokens, rows, best.token),
+        token_log_probabilities=_continued(
+            beams.token_log_probabilities, rows, best.token_log_probability
+        ),
         total=best.total,
-        rows=at[0] * beams.total.shape[1] + best.beam,
+        rows=rows,
     )
+
+
+def _continued(past: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+    """Return what the rows, B N, of a past, B M t, hold, each with one more at its end."""
+    chosen = past.flatten(0, 1).index_select(0, rows.flatten())
+    return torch.cat([chosen.view(*rows.shape, past.shape[2]), new.unsqueeze(2)], dim=2)
 
 
 class Shortlist:
@@ -239,7 +275,9 @@ class Shortlist:
             counting: what each next id counts, B N V.
             next_ids: log P of each of them, B N V: the same tensor, where that is what counts.
         """
-        best = best_extensions(beams.total, counting, 2 * self.beam)
+        # Greedy search ends with its first EOS, so that nothing else need be ready to go on.
+        count = 1 if self.beam == 1 and self.allocate is None else 2 * self.beam
+        best = best_extensions(beams.total, counting, count)
         if self.allocate is not None:
             best = self.allocate(best, beams, counting)
         if counting is not next_ids:
@@ -252,6 +290,8 @@ class Shortlist:
 
         Dead ones never are: their score of -inf exceeds nothing.
         """
+        if not (best.token == EOS).any():
+            return
         score = best.total / (beams.length + 1) ** self.length_penalty
         good = ending(best, self.beam) & (score > self.needed[beams.sentences][:, None])
         b, c = good.nonzero(as_tuple=True)

@@ -35,7 +35,17 @@ class Positions(nn.Module):
     def forward(self, x: Tensor, *, start: int = 0) -> Tensor:
         """Add PE(start), PE(start + 1), ... to x, B L D."""
         end = start + x.shape[-2]
-        if end > len(self.table):
-            self.table = sinusoids(max(end, 2 * len(self.table)), x.shape[-1])
-        self.table = self.table.to(x.device)
+        self._reach(end, x.device)
         return (x + self.table[start:end]).to(x.dtype)
+
+    def at(self, place: int, device: torch.device) -> Tensor:
+        """Return PE(place), D, in fp32."""
+        self._reach(place + 1, device)
+        return self.table[place]
+
+    def _reach(self, end: int, device: torch.device) -> None:
+        """Bring a table with so many positions to `device`."""
+        if end > len(self.table):
+            self.table = sinusoids(max(end, 2 * len(self.table)), self.table.shape[1])
+        if self.table.device != device:
+            self.table = self.table.to(device)

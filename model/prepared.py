@@ -6,6 +6,7 @@ the sub-layers are written out, so that nothing happens twice and each sum is pa
 """
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from tfm.model.cache import DecoderCache
 from tfm.model.layers import DecoderLayer
 from tfm.model.products import choose_product, replace_products
 from tfm.model.transformer import Transformer
+
+Normalise = Callable[[Tensor], Tensor]
 
 
 class Prepared:
@@ -44,6 +47,7 @@ class Prepared:
         else:
             self.network = copy.deepcopy(model).to(dtype)
         weight = self.network.target_embedding.weight
+        self._embedding, self._scale = weight.detach(), weight.shape[1] ** 0.5
         make = choose_product(weight, quantize=quantize)
         replace_products(self.network, make)
         self.project = make(weight, None)
@@ -70,14 +74,18 @@ class Prepared:
 
     def step(self, target_ids: Tensor, cache: DecoderCache) -> Tensor:
         """Decode one more position: ids, R, to last hidden states, R D. Equals `decode` there."""
-        x = self.network.embed(
-            self.network.target_embedding, target_ids[:, None], start=cache.length
-        ).squeeze(1)
+        x = self._embed(target_ids, cache.length)
         slot = cache.open(rows=len(target_ids))
         for place, layer in enumerate(self._layers):
             x = layer.step(x, cache, place, slot)
         hidden: Tensor = self.network.decoder_norm(x)
         return hidden
+
+    def _embed(self, target_ids: Tensor, place: int) -> Tensor:
+        """Return E[ids] sqrt(D) + PE(place), R D, rounded once."""
+        x = self._embedding.index_select(0, target_ids)
+        position = self.network.positions.at(place, x.device)
+        return torch.add(position, x, alpha=self._scale).to(x.dtype)
 
 
 def prepare(model: Transformer | Prepared, *, quantize: bool = False) -> Prepared:
@@ -99,10 +107,12 @@ class StepLayer:
     def __init__(self, layer: DecoderLayer) -> None:
         attention, cross = layer.self_attention, layer.cross_attention
         self.pre = layer.around_self.pre
-        self.norms = layer.around_self.norm, layer.around_cross.norm, layer.around_feed_forward.norm
-        self.projection, self.output = attention.projection, attention.output
-        self.query, self.cross_output = cross.query, cross.output
-        self.feed_forward = layer.feed_forward
+        around = layer.around_self, layer.around_cross, layer.around_feed_forward
+        self.norms = tuple(normalise(residual.norm) for residual in around)
+        # Their `forward` itself: the hooks that a call of a module looks for cost as much as a sum.
+        self.projection, self.output = attention.projection.forward, attention.output.forward
+        self.query, self.cross_output = cross.query.forward, cross.output.forward
+        self.feed_forward = layer.feed_forward.forward
 
     def step(self, x: Tensor, cache: DecoderCache, place: int, slot: int) -> Tensor:
         """Map x, R D, to R D.
@@ -121,8 +131,14 @@ class StepLayer:
         x = self._leave(second, self.cross_output(y, plus=x))
         return self._leave(third, self.feed_forward(self._enter(third, x), plus=x))
 
-    def _enter(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    def _enter(self, norm: Normalise, x: Tensor) -> Tensor:
         return norm(x) if self.pre else x
 
-    def _leave(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    def _leave(self, norm: Normalise, x: Tensor) -> Tensor:
         return x if self.pre else norm(x)
+
+
+def normalise(norm: nn.LayerNorm) -> Normalise:
+    """Return what `norm` computes, without the cost of calling a module."""
+    shape, weight, bias, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)

@@ -94,23 +94,31 @@ class Int8(Product):
         scale = rows.abs().amax(1).clamp_min_(TINY) / LARGEST
         self.weight = (rows / scale[:, None]).round_().to(torch.int8).t()  # D E
         self.scale = scale / LARGEST  # of W and of x, but for the largest number of each row of x
-        self.bias = torch.zeros_like(scale) if bias is None else bias.detach().float()
+        self.largest = torch.tensor(float(LARGEST))
+        self.bias = None if bias is None else bias.detach().float()
 
     def forward(self, x: Tensor, *, plus: Tensor | None = None) -> Tensor:
         """Map x, ... D, to ... E, and add `plus` if there is one (and no activation)."""
-        rows = x.flatten(0, -2)
-        largest = rows.abs().amax(1, keepdim=True).float().clamp_min_(TINY)
-        rounded = (rows * (LARGEST / largest)).round_().to(torch.int8)
+        rows = x if x.dim() == 2 else x.flatten(0, -2)
+        if x.dtype != torch.float32:
+            rows = rows.float()
+        largest = rows.abs().amax(1, keepdim=True)
+        # Where it is 0, anything may come out of the division: it is multiplied by 0 again.
+        rounded = (rows * torch.div(self.largest, largest)).round_().to(torch.int8)
         y = torch.mul(torch._int_mm(rounded, self.weight), self.scale)
-        assert self.bias is not None
-        y = torch.addcmul(self.bias, y, largest)
-        match self.activation:
-            case "relu":
-                y = y.relu_()
-            case "gelu":
-                y = F.gelu(y)
-        y = y.view(*x.shape[:-1], -1)
-        return (y if plus is None else y.add_(plus)).to(x.dtype)
+        if self.bias is None:
+            y.mul_(largest)
+        else:
+            y = torch.addcmul(self.bias, y, largest)
+        if self.activation == "relu":
+            y.relu_()
+        elif self.activation == "gelu":
+            y = F.gelu(y)
+        if x.dim() != 2:
+            y = y.view(*x.shape[:-1], -1)
+        if plus is not None:
+            y.add_(plus)
+        return y if x.dtype == torch.float32 else y.to(x.dtype)
 
     @staticmethod
     def refusal(device: torch.device) -> str | None:

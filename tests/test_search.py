@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model.attention.padding import Padding
-from tfm.model.beams import Beams, stable_topk
+from tfm.model.beams import Beams, best_extensions, stable_topk
 from tfm.model.scorer import NetworkScorer
 from tfm.model.search import (
     Hypothesis,
@@ -410,3 +410,14 @@ def test_processors_decide_in_turn_by_what_was_chosen_before() -> None:
 
     for source, hypotheses in zip(sources, found, strict=True):
         assert outcome(hypotheses) == naive_search(following, source, options, SPECIAL)
+
+
+@pytest.mark.parametrize("vocab", [5, 64, 130, 192])
+def test_the_best_extension_alone_is_the_first_of_many(vocab: int) -> None:
+    draw = torch.Generator().manual_seed(vocab)
+    next_ids = torch.randint(-3, 0, (50, 1, vocab), generator=draw).float()  # with many ties
+    next_ids[:, :, ::3] = -torch.inf
+    total = -torch.rand(50, 1, generator=draw)
+    (alone, many) = (best_extensions(total, next_ids, count) for count in (1, 2))
+    for one, several in zip(alone, many, strict=True):
+        assert torch.equal(one, several[:, :1])
