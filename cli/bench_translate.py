@@ -88,6 +88,7 @@ def bench_translate(
     """
     from tfm.model.benchmarks.translate import Work
     from tfm.model.device import PRECISIONS, resolve_device
+    from tfm.model.memory import keep_freed_memory
 
     if model is not None and (config or tokenizer):
         raise typer.BadParameter("--config and --tokenizer are for random weights, not for a MODEL")
@@ -95,6 +96,7 @@ def bench_translate(
     chosen = names(precisions, [*PRECISIONS, "int8"], "--precisions")
     widths = numbers(beams, "--beams")
     where = resolve_device(device)
+    keep_freed_memory()
     lines = _lines(input_, settings.data, sentences)
     if model is None:
         work = Work.random(settings, tokenizer, lines, device=where)

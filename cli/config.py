@@ -96,8 +96,10 @@ def load_translator(
         SettingsError: if they differ from the model's in more than decoding and languages.
         CheckpointError, BackendError: as `Translator.load` does.
     """
+    from tfm.model.memory import keep_freed_memory
     from tfm.model.translator import Translator
 
+    keep_freed_memory()
     translator = Translator.load(
         model,
         ensemble=ensemble or (),

@@ -83,6 +83,10 @@ class Job:
             tally.records += 1
             tally.truncated += translation.truncated
             tally.bad += record.error is not None
+        if len(records) >= WINDOW:  # batches of other shapes would not fit what these have left
+            from tfm.model.memory import give_back_freed_memory
+
+            give_back_freed_memory()
 
 
 def windows(items: Iterator[Item]) -> Iterator[list[Item]]:

@@ -1,4 +1,8 @@
-"""Freed memory of a CPU process: kept for the next step, not given back to the kernel."""
+"""Freed memory of a CPU process: kept for the next step, not given back to the kernel.
+
+That is for training and for translating alike: both allocate the same large blocks thousands of
+times.
+"""
 
 import ctypes
 import os

@@ -18,6 +18,7 @@ from tfm.model.products import choose_product, replace_products
 from tfm.model.transformer import Transformer
 
 Normalise = Callable[[Tensor], Tensor]
+Multiply = Callable[..., Tensor]  # what a `Product` does
 
 
 class Prepared:
@@ -110,9 +111,11 @@ class StepLayer:
         around = layer.around_self, layer.around_cross, layer.around_feed_forward
         self.norms = tuple(normalise(residual.norm) for residual in around)
         # Their `forward` itself: the hooks that a call of a module looks for cost as much as a sum.
-        self.projection, self.output = attention.projection.forward, attention.output.forward
-        self.query, self.cross_output = cross.query.forward, cross.output.forward
-        self.feed_forward = layer.feed_forward.forward
+        self.projection: Multiply = attention.projection.forward
+        self.output: Multiply = attention.output.forward
+        self.query: Multiply = cross.query.forward
+        self.cross_output: Multiply = cross.output.forward
+        self.feed_forward: Multiply = layer.feed_forward.forward
 
     def step(self, x: Tensor, cache: DecoderCache, place: int, slot: int) -> Tensor:
         """Map x, R D, to R D.

@@ -3,8 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tfm.cli import translation_job
+from tfm.cli.main import main
+from tfm.model import memory
 
 pytestmark = pytest.mark.skipif(
     "CS_GNU_LIBC_VERSION" not in getattr(os, "confstr_names", {}), reason="needs glibc"
@@ -68,3 +73,18 @@ def test_what_is_free_between_what_is_used_goes_back_to_the_kernel() -> None:
         [sys.executable, "-c", HELD], env=clean, capture_output=True, text=True, check=True
     )
     assert int(done.stdout) > 48  # of 64 MiB
+
+
+def test_translating_keeps_freed_memory_and_returns_it_after_each_full_window(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: calls.append("keep"))
+    monkeypatch.setattr(memory, "give_back_freed_memory", lambda: calls.append("give back"))
+    monkeypatch.setattr(translation_job, "WINDOW", 2)
+    monkeypatch.setattr(translation_job, "FIRST_WINDOW", 2)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("A dog runs.\n" * 5, encoding="utf-8")
+    done = main(["translate", str(tiny_model), "-i", str(lines), "-o", str(tmp_path / "out.txt")])
+    assert done == 0
+    assert calls == ["keep", "give back", "give back"]
