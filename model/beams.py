@@ -322,10 +322,12 @@ class Shortlist:
             if len(self.kept[source]) < self.n_best:
                 self.kept[source].append(hypothesis)
 
-    def add_stuck(self, beams: Beams) -> None:
-        """Keep hypotheses that nothing may follow, where there is nothing else to keep."""
-        without = torch.tensor([not kept for kept in self.kept]).to(beams.sentences.device)
-        self.add_truncated(beams.select(without[beams.sentences]))
+    def add_stuck(self, beams: Beams, leaving: Tensor) -> None:
+        """Keep hypotheses that nothing may follow, where a sentence leaves with nothing else."""
+        places = leaving.nonzero().squeeze(1)
+        empty = [not self.kept[source] for source in beams.sentences[places].tolist()]
+        if any(empty):
+            self.add_truncated(beams.select(places[torch.tensor(empty).to(places.device)]))
 
     def settled(self, beams: Beams) -> Tensor:
         """Return for which sentences, B, no live hypothesis can still enter the list.

@@ -84,10 +84,13 @@ class DiverseShortlist:
         for place, group in enumerate(self.groups):
             group.add_truncated(beams.group(self._slice(beams, place)))
 
-    def add_stuck(self, beams: Beams) -> None:
-        """Keep hypotheses that nothing may follow, where no group has anything else to keep."""
-        without = torch.tensor([not kept for kept in self.kept]).to(beams.sentences.device)
-        self.add_truncated(beams.select(without[beams.sentences]))
+    def add_stuck(self, beams: Beams, leaving: Tensor) -> None:
+        """Keep hypotheses that nothing may follow, where a sentence leaves with nothing else."""
+        kept = self.kept
+        places = leaving.nonzero().squeeze(1)
+        empty = [not kept[source] for source in beams.sentences[places].tolist()]
+        if any(empty):
+            self.add_truncated(beams.select(places[torch.tensor(empty).to(places.device)]))
 
     def settled(self, beams: Beams) -> Tensor:
         """Return for which sentences, B, no live hypothesis can still enter its group's list."""

@@ -178,7 +178,7 @@ def _search_batch(
             shortlist.add_truncated(beams.select(full))
         leaving = full | shortlist.settled(beams)
         if leaving.any():
-            shortlist.add_stuck(last.select(leaving))
+            shortlist.add_stuck(last, leaving)
             staying = (~leaving).nonzero().squeeze(1)
             beams = beams.select(staying)
             scorer.keep(staying)
