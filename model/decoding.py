@@ -20,7 +20,7 @@ class DecodingSettings:
     max_length: int = 256  # pieces, and at most max_length_ratio times the source's plus 10
     max_length_ratio: float = 2.0
     min_length: int = 0  # pieces, end of sentence included; whatever max_length_ratio says
-    batch_tokens: int = 4096  # source pieces times beam per batch, padding included
+    batch_tokens: int = 8192  # source pieces times beam per batch, padding included
     no_repeat_ngram: int = 0  # no n pieces in a row occur twice in a translation; 0: they may
     # Above 1, pieces that the translation already has are less probable (Keskar et al. 2019, CTRL,
     # section 4.1, who take 1.2).
