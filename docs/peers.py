@@ -127,7 +127,7 @@ def translate(options: argparse.Namespace) -> None:
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(options.tokenizer))
     lines = options.input.read_text("utf-8").splitlines()
     model = marian(options, pieces.get_piece_size()).eval()
-    hugging_face(options, model, sorted(pieces.encode(lines), key=len))
+    hugging_face(options, model, pieces.encode(lines))
     with tempfile.TemporaryDirectory() as folder:
         export(options, model, pieces, os.path.join(folder, "model"))
         for kind in ("float32", "int8"):
@@ -137,7 +137,7 @@ def translate(options: argparse.Namespace) -> None:
 
 
 def hugging_face(options: argparse.Namespace, model: Any, rows: Sequence[Sequence[int]]) -> None:
-    """Measure `generate`, on sentences sorted by length."""
+    """Measure `generate`: all sentences sorted by length, and the first by themselves."""
     forced = {"min_new_tokens": options.length, "max_new_tokens": options.length}
 
     def run(some: Sequence[Sequence[int]], size: int) -> None:
@@ -154,8 +154,8 @@ def hugging_face(options: argparse.Namespace, model: Any, rows: Sequence[Sequenc
                 )
 
     run(rows[:64], 64)
-    whole = seconds(lambda: run(rows, HF_BATCH_SENTENCES))
-    some = rows[:: max(1, len(rows) // options.single)][: options.single]
+    whole = seconds(lambda: run(sorted(rows, key=len), HF_BATCH_SENTENCES))
+    some = rows[: options.single]
     alone = seconds(lambda: run(some, 1))
     report("HF generate", "fp32", options, len(rows) / whole, alone / len(some))
 
@@ -180,8 +180,7 @@ def ctranslate2_search(
         seconds(lambda size=size: translator.translate_batch(rows, max_batch_size=size, **forced))
         for size in CT2_BATCH_TOKENS
     )
-    by_length = sorted(rows, key=len)
-    some = by_length[:: max(1, len(rows) // options.single)][: options.single]
+    some = rows[: options.single]
     alone = seconds(lambda: [translator.translate_batch([row], **forced) for row in some])
     report("CTranslate2", kind, options, len(rows) / whole, alone / len(some))
 
