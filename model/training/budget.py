@@ -22,6 +22,7 @@ from tfm.model.training.run import Run
 from tfm.model.training.timetable import Timetable
 
 MARGIN = 0.01  # of the time stays free
+CAUTION = 1.1  # a validation may take longer than the last one did: the very last ones count
 VALIDATING, SAVING = 0.2, 0.1  # shares of the time that validations and checkpoints may take
 LEAST = 3  # steps, however short the time is: the first one is slow and says nothing
 
@@ -88,7 +89,9 @@ def reserve(run: Run, timetable: Timetable) -> float:
     if run.settings.training.average_last > 1:
         validations += 1  # of the mean of the last checkpoints
     checkpoints = still_due(timetable.share, timetable.checkpoint_every) + 3  # state and weights
-    return validations * timetable.took_validation + checkpoints * timetable.took_checkpoint
+    return (
+        CAUTION * validations * timetable.took_validation + checkpoints * timetable.took_checkpoint
+    )
 
 
 def still_due(share: float, every: float) -> int:
@@ -111,7 +114,7 @@ def describe(timetable: Timetable, settings: TrainingSettings) -> str:
     validation = timetable.took_validation
     hint = "; training.validate_sentences can make validations shorter"
     return (
-        f"--time: about {timetable.last:,} steps fit, each for {each:.2g} of the recipe's "
+        f"--time: about {timetable.last:,} steps fit, each for {each:,.1f} of the recipe's "
         f"{settings.steps:,}; a validation takes about {validation:.1f} s"
         + (hint if validation > VALIDATING * timetable.seconds else "")
     )
