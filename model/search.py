@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, PAD
-from tfm.model.beams import Beams, Hypothesis, Shortlist
+from tfm.model.beams import Beams, Hypothesis
 from tfm.model.constraints import NONE, Constraints, constrained, longest, required_of
 from tfm.model.coverage import rank_by_coverage
 from tfm.model.diverse import DiverseShortlist
@@ -37,6 +37,7 @@ from tfm.model.required import Required
 from tfm.model.sampling import sample_batch
 from tfm.model.scorer import Scorer, batches_by_length, log_softmax, pad, require_numbers
 from tfm.model.settings import DecodingSettings
+from tfm.model.shortlist import Shortlist
 from tfm.model.transformer import Transformer
 
 __all__ = ["Hypothesis", "batches_by_length", "beam_search", "force_score", "search"]
