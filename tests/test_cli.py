@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -206,6 +207,46 @@ def test_a_signal_ends_through_the_clean_up(
     _, stderr = process.communicate(timeout=20)
     assert (process.returncode, stderr.decode()) == (code, said)
     assert (tmp_path / "cleaned").exists()
+
+
+INTERRUPTED = """
+import ctypes, runpy, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == IMPORTED:
+            code, names = b"import signal; signal.raise_signal(signal.SIGINT)", {}
+            interpret = ctypes.pythonapi.PyRun_String  # as C code does while it is imported
+            interpret.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.py_object, ctypes.py_object]
+            interpret.restype = ctypes.py_object
+            interpret(code, 257, names, names)
+
+sys.meta_path.insert(0, Finder())
+sys.argv[0] = "tfm"
+"""
+MODULE = "runpy.run_module('tfm.cli', run_name='__main__')"
+SCRIPT = "from tfm.cli.__main__ import run; sys.exit(run())"
+
+
+@pytest.mark.parametrize("imported", ["typer", "tfm.cli.train", "torch", "torch.nn"])
+@pytest.mark.parametrize("start", [MODULE, SCRIPT])
+def test_ctrl_c_during_imports_is_one_line(
+    environment: dict[str, str], tmp_path: Path, start: str, imported: str
+) -> None:
+    code = f"IMPORTED = {imported!r}\n{INTERRUPTED}{start}"
+    command = [sys.executable, "-c", code, "train", "--train", "builtin:9", "-o", "run"]
+    done = subprocess.run(
+        command, capture_output=True, env=environment, cwd=tmp_path, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "tfm: error: interrupted\n"
+
+
+def test_the_installed_script_begins_where_the_module_does() -> None:
+    """`tfm` of a source tree is not installed: what it would call is what the test above runs."""
+    project = Path(__file__).resolve().parent.parent / "pyproject.toml"
+    scripts = tomllib.loads(project.read_text("utf-8"))["project"]["scripts"]
+    assert scripts == {"tfm": "tfm.cli.__main__:run"}
 
 
 def test_a_closed_pipe_ends_quietly(environment: dict[str, str]) -> None:
