@@ -71,7 +71,8 @@ def train(
     the same end.
 
     --time 30m ends after half an hour, reading, validations and the choice of the final weights
-    included: the schedule is bent to the steps that fit. The time of earlier sittings counts.
+    included: the schedule is bent to the steps that fit. The time of earlier sittings counts. Three
+    steps, a validation and the saving are always done; where the time is too short, it says so.
 
     Without --config the settings are chosen by the number of pairs and the machine, but for what
     --set and other options say; it is said which, and why. A run that is continued has its own.
@@ -139,6 +140,7 @@ def carry_out(order: "Order") -> None:
     """Prepare a run, train, and say what came of it; leave as the signal wants that stops it."""
     from tfm.model.memory import keep_freed_memory
     from tfm.model.training.automatic import choose_together
+    from tfm.model.training.budget import describe_lateness
     from tfm.model.training.distributed import joined
     from tfm.model.training.loop import train
     from tfm.model.training.recipe import prepare
@@ -167,6 +169,8 @@ def carry_out(order: "Order") -> None:
                 raise SystemExit(128 + stop.number) from None
     for line in describe_outcome(run, outcome):
         console.note(line)
+    if lateness := describe_lateness(run):
+        console.warn(lateness)
 
 
 def watch(order: "Order") -> TrainingProgress:

@@ -19,7 +19,7 @@ from tfm.model.checkpoint import load_model
 from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import read_tensors
 from tfm.model.training import loop, pace, rehearsal, selection, timetable
-from tfm.model.training.budget import still_due, thinned
+from tfm.model.training.budget import describe_lateness, still_due, thinned
 from tfm.model.training.loop import train
 from tfm.model.training.material import Order
 from tfm.model.training.moving_average import MovingAverage
@@ -153,9 +153,34 @@ def test_time_spent_before_the_first_step_counts(
 def test_a_time_that_is_too_short_still_leaves_a_model(
     small_order: SmallOrder, world: World, tmp_path: Path
 ) -> None:
-    run, _, outcome = sit(small_order(tmp_path / "run", **recipe(time=1.0)), world)
+    run, watch, outcome = sit(small_order(tmp_path / "run", **recipe(time=1.0)), world)
     assert run.progress.step == 3 and outcome is not None and outcome.scores
     assert load_model(tmp_path / "run").model is not None
+    [said] = [note for note in watch.notes if "too short" in note]
+    # A trial validation of 2 s and 3 steps; then 2 validations are feared, with a tenth more.
+    assert said.startswith("--time: 1 s is too short; 5.0 s have gone, and to validate and save ")
+    assert said.endswith(" about 4.4 s more")
+    lateness = describe_lateness(run)
+    assert lateness is not None and "it took 7.0 s, of which 0.0 s to get ready, 2.0 s" in lateness
+
+
+def test_a_time_that_is_kept_is_not_called_too_short(
+    small_order: SmallOrder, world: World, tmp_path: Path
+) -> None:
+    run, watch, _ = sit(small_order(tmp_path / "run", **recipe()), world)
+    assert describe_lateness(run) is None
+    assert not [note for note in watch.notes if "too short" in note]
+
+
+def test_a_validation_longer_than_the_trial_says_is_named_when_it_is_over(
+    small_order: SmallOrder, world: World, tmp_path: Path
+) -> None:
+    def after(report: StepReport) -> None:
+        world.validation = 50.0
+
+    run, watch, _ = sit(small_order(tmp_path / "run", **recipe()), world, after)
+    lateness = describe_lateness(run)
+    assert lateness is not None and "50.0 s for a validation" in lateness
 
 
 # The schedule

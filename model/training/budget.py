@@ -108,6 +108,32 @@ def thinned(every: int, seconds: float, most: float, training: TrainingSettings)
     return interval * max(1, math.ceil(seconds / interval / (most * training.time)))
 
 
+def foresee_end(run: Run) -> str | None:
+    """Return what to say, once `LEAST` steps are done, of a time that will not do."""
+    if run.timetable is None:
+        return None
+    rest = reserve(run, run.timetable)
+    if run.clock.elapsed + rest <= run.settings.training.time:
+        return None
+    return (
+        f"--time: {run.settings.training.time:g} s is too short; {run.clock.elapsed:,.1f} s have "
+        f"gone, and to validate and save takes about {rest:,.1f} s more"
+    )
+
+
+def describe_lateness(run: Run) -> str | None:
+    """Return what kept a run from ending on time; None if it did, to a hundredth."""
+    seconds, elapsed = run.settings.training.time, run.clock.elapsed
+    if not seconds or elapsed <= seconds * (1 + MARGIN):
+        return None
+    validation = f", {run.pace.validation:,.1f} s for a validation" if run.valid else ""
+    return (
+        f"--time: {seconds:g} s was too short: it took {elapsed:,.1f} s, of which "
+        f"{run.prepared:,.1f} s to get ready{validation}; at least {LEAST} steps are taken, and "
+        f"the model is validated and saved"
+    )
+
+
 def describe(timetable: Timetable, settings: TrainingSettings) -> str:
     """Return how much of the recipe fits."""
     each = (1 - timetable.share) * settings.steps / max(timetable.last - timetable.step, 1)

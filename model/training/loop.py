@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from tfm.model.checkpoint import save_weights
 from tfm.model.memory import give_back_freed_memory
-from tfm.model.training.budget import describe, keep_time
+from tfm.model.training.budget import LEAST, describe, foresee_end, keep_time
 from tfm.model.training.postmortem import dissect
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
@@ -51,12 +51,15 @@ def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
     reporter.on_start(run.progress.step, run.last_step)
     run.learner.model.train()
     run.progress.finished = False
+    run.prepared = run.clock.sitting
     settle(run, reporter, signals)  # if the last sitting ended before that
     while not run.over:
         keep_time(run)
         if run.timetable and run.progress.step == SEEN:
             reporter.on_note(describe(run.timetable, settings))
         learn(run, stream, reporter)
+        if run.progress.step == LEAST and (shortage := foresee_end(run)):
+            reporter.on_note(shortage)
         settle(run, reporter, signals)
     if run.valid is not None and run.progress.best is None:
         measure(run, run.valid, reporter, signals)  # fewer steps were asked for than are done

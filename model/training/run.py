@@ -30,7 +30,7 @@ from tfm.model.training.validation import ValidationScores, ValidationSet
 
 @dataclass
 class Run:
-    """Everything a run works with. `progress`, `learner` and `pace` change, the rest does not."""
+    """Everything a run works with. `progress`, `learner`, `pace` and `prepared` change, the rest does not."""
 
     directory: RunDirectory
     settings: Settings
@@ -43,6 +43,7 @@ class Run:
     metrics: Metrics
     pace: Pace = field(default_factory=Pace)
     clock: Clock = field(default_factory=Clock)
+    prepared: float = 0.0  # seconds of this sitting that went by before it began to learn
 
     def stream(self, training: TrainingSettings | None = None) -> BatchStream:
         """Return the batches from here on, by settings that are not the run's if they are given."""

@@ -25,9 +25,14 @@ class Clock:
     before: float = 0.0
 
     @property
+    def sitting(self) -> float:
+        """The seconds of this sitting."""
+        return time.monotonic() - self.begin
+
+    @property
     def elapsed(self) -> float:
         """The seconds of all sittings. What a killed one took after its last checkpoint is lost."""
-        return self.before + time.monotonic() - self.begin
+        return self.before + self.sitting
 
 
 @dataclass(frozen=True)
