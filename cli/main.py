@@ -2,7 +2,7 @@
 
     0    done
     1    the user's input or environment is at fault: one line, no traceback without --debug
-    2    wrong usage
+    2    wrong usage; so is a value that no option of the name can have, whoever finds it
     130  interrupted (Ctrl-C)     141  stdout was closed     143  terminated
     129  the terminal was closed while training, which saves first
 
@@ -35,7 +35,8 @@ from tfm.cli.score import score
 from tfm.cli.tokenizer import tokenizer
 from tfm.cli.train import train
 from tfm.cli.translate import translate
-from tfm.data.errors import UserError
+from tfm.cli.usage import describe_usage
+from tfm.data.errors import OptionError, UserError
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 100}
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.Exit as request:
         return request.exit_code
     except typer.TyperException as error:
-        return _fail(_describe_usage(error), error.exit_code)
+        return _fail(describe_usage(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
@@ -138,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if run.debug:
             traceback.print_exc()
-        return _fail(_describe(error), 1)
+        return _fail(_describe(error), 2 if isinstance(error, OptionError) else 1)
     return 0
 
 
@@ -165,14 +166,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     # By its words: torch has a class for a GPU's memory only, and must not be imported here.
     text = str(error)
     return isinstance(error, MemoryError) or "out of memory" in text or "allocate memory" in text
-
-
-def _describe_usage(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)  # Typer sets it, also for what a verb itself raises
-    place = context.command_path if context else "tfm"
-    # Where no parameter is named, Typer's prefix stands before a sentence that is whole without it.
-    message = error.format_message().removeprefix("Invalid value: ").rstrip(".")
-    return f"{message}; see {place} --help"
 
 
 def _describe(error: Exception) -> str:

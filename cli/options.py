@@ -25,7 +25,10 @@ class More(int):
 
 
 def _parse_steps(text: str) -> int:
-    number = int(text)  # Typer turns ValueError into wrong usage
+    try:
+        number = int(text)
+    except ValueError:  # which Typer turns into wrong usage
+        raise ValueError("must be a whole number, or +N for N more") from None
     return More(number) if text.startswith("+") else number
 
 
@@ -34,8 +37,14 @@ def _parse_time(text: str) -> float:
     parts = [int(part or 0) for part in found.groups()] if found else [0]
     seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1), strict=False))
     if not seconds:
-        raise ValueError(text)
+        raise ValueError("must look like 90s, 30m or 1h30m, and be at least 1s")
     return float(seconds)
+
+
+def _parse_device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,9})?", text):
+        raise ValueError("must be auto, cpu, cuda or cuda:N")
+    return text
 
 
 # Settings
@@ -146,7 +155,12 @@ OutputDirectory = Annotated[
 ]
 
 # The machine
-Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="NAME", parser=_parse_device, help="auto, cpu, cuda or cuda:N."
+    ),
+]
 Precision = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],
     typer.Option("--precision", help="Number format of the arithmetic."),

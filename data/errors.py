@@ -1,7 +1,7 @@
 """The errors that a user can cause, as opposed to our bugs.
 
-The command line turns each of these into one line on stderr and exit code 1; anything else keeps
-its traceback. A message names the thing, the value and the remedy, and says where it was found.
+The command line turns each of these into one line on stderr and exit code 1, or 2 for wrong usage;
+anything else keeps its traceback. A message names the thing, the value and the remedy, and says where it was found.
 """
 
 
@@ -11,6 +11,10 @@ class UserError(Exception):
 
 class SettingsError(UserError):
     """A setting is unknown, of the wrong type or out of range."""
+
+
+class OptionError(SettingsError):
+    """A setting that the command line gives is wrong by itself: wrong usage, exit code 2."""
 
 
 class DataError(UserError):

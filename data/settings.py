@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
-from tfm.data.errors import SettingsError
+from tfm.data.errors import OptionError, SettingsError
 
 Section = TypeVar("Section")
 
@@ -81,24 +81,29 @@ def read_section(
 
     Args:
         where: what an error calls the place of the table.
-        origins: the same for single keys that came from elsewhere, such as the command line.
+        origins: the same for single keys that the command line gives.
+
+    Raises:
+        SettingsError: OptionError where the command line is at fault.
     """
     hints = typing.get_type_hints(cls)
     known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for key, value in table.items():
         place = origins.get(key, where)
+        wrong = OptionError if key in origins else SettingsError
         if key not in known:
-            raise SettingsError(f"{place}: unknown key `{key}`; {nearest(key, known)}")
+            raise wrong(f"{place}: unknown key `{key}`; {nearest(key, known)}")
         if not _fits(value, hints[key]):
-            raise SettingsError(
+            raise wrong(
                 f"{place}: `{key}` must be {_describe(hints[key])}, but is {as_written(value)}."
             )
         if isinstance(value, int) and abs(value) >= 2**63:  # what TOML, numpy and torch can hold
-            raise SettingsError(f"{place}: `{key}` must be below 2^63, but is {value}.")
+            raise wrong(f"{place}: `{key}` must be below 2^63, but is {value}.")
     try:
         return cls(**{key: _coerce(value, hints[key]) for key, value in table.items()})
     except BrokenRule as error:
-        raise SettingsError(f"{origins.get(error.key, where)}: {error}") from None
+        wrong = OptionError if error.key in origins else SettingsError
+        raise wrong(f"{origins.get(error.key, where)}: {error}") from None
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import tomli_w
 
-from tfm.data.errors import SettingsError
+from tfm.data.errors import OptionError, SettingsError
 from tfm.data.settings import (
     DataSettings,
     TokenizerSettings,
@@ -256,10 +256,7 @@ class Settings:
         origins: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
         for item in overrides:
             override = Override.parse(item) if isinstance(item, str) else item
-            _check_section(override.section, override.origin)
-            values = {override.key: override.value}
-            if override.section == "model":  # a size replaces the numbers that stand in the file
-                values = _expand_size(values, override.origin)
+            values = override.values()
             merged[override.section] |= values
             origins[override.section] |= dict.fromkeys(values, override.origin)
         return cls(
@@ -298,11 +295,25 @@ class Override(NamedTuple):
         place, equals, value = text.partition("=")
         section, dot, key = (part.strip() for part in place.partition("."))
         if not (equals and dot and section and key):
-            raise SettingsError(f"{origin}: must look like section.key=value")
+            raise OptionError(f"{origin}: must look like section.key=value")
         try:
             return cls(section, key, tomllib.loads(f"value = {value}")["value"], origin)
         except _NOT_TOML:
             return cls(section, key, value.strip(), origin)
+
+    def values(self) -> dict[str, Any]:
+        """Return what it changes in its section.
+
+        Raises:
+            OptionError: if there is no such section, or no such size of a model.
+        """
+        values = {self.key: self.value}
+        try:
+            _check_section(self.section, self.origin)
+            # A size replaces the numbers that stand in the file.
+            return _expand_size(values, self.origin) if self.section == "model" else values
+        except SettingsError as error:
+            raise OptionError(str(error)) from None
 
 
 # Beside this package in the tree and in both installs. importlib.resources cannot be asked: a
