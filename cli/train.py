@@ -90,8 +90,10 @@ def train(
     if dump and not automatic:
         dump_config(settings)
         return
-    if train is None or (output is None and not dump):
-        raise typer.BadParameter("needs --train CORPUS and -o DIR")
+    lacks_place = output is None and not dump
+    if train is None or lacks_place:
+        missing = (train is None and "--train CORPUS", lacks_place and "-o DIR")
+        raise typer.BadParameter(f"needs {' and '.join(filter(None, missing))}")
     from tfm.model.training.automatic import with_settings
     from tfm.model.training.material import Order
 

@@ -407,7 +407,7 @@ def test_dump_config_prints_a_file_that_prints_itself(run_tfm: RunTfm, tmp_path:
 def test_a_bad_setting_is_one_line(run_tfm: RunTfm) -> None:
     done = run_tfm("train", "--config", "demo", "--set", "model.nrom=pre")
     assert done == (
-        1,
+        2,
         b"",
         "tfm: error: --set model.nrom=pre: unknown key `nrom`; did you mean `norm`?\n",
     )

@@ -1,5 +1,6 @@
 """`tfm train`, from the command line to the model directory, and what it refuses."""
 
+import errno
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from tfm.model.checkpoint import load_model
 from tfm.model.settings import Settings
 from tfm.model.tensor_file import read_tensors
 from tfm.model.training.directory import RunDirectory
+from tfm.model.training.material import Order
 
 SIZE = [
     "tokenizer.vocab_size=320",
@@ -173,7 +176,8 @@ def test_corpus_and_output_are_required(
     given = {"--train": "builtin:200", "-o": str(tmp_path / "run")}
     del given[missing]
     assert main(["train", *(word for item in given.items() for word in item)]) == 2
-    assert missing in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert missing in err and not any(option in err for option in given), "only what is missing"
     assert not (tmp_path / "run").exists()
 
 
@@ -218,11 +222,11 @@ def test_plus_steps_add_to_those_done_and_to_none_in_a_new_directory(
     assert tomllib.loads(capsys.readouterr().out)["training"]["steps"] == 7
 
 
-@pytest.mark.parametrize(("steps", "code"), [("many", 2), ("+", 2), ("+0", 1), ("-3", 1)])
+@pytest.mark.parametrize("steps", ["many", "+", "+0", "-3"])
 def test_a_number_of_steps_that_is_none_is_refused(
-    steps: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(command(tmp_path / "run", f"--steps={steps}")) == code
+    assert main(command(tmp_path / "run", f"--steps={steps}")) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "--steps" in line and not (tmp_path / "run").exists()
 
@@ -379,6 +383,30 @@ def test_a_place_without_the_right_to_write_is_found_before_any_work(
     assert tmp_path in asked and not (tmp_path / "new").exists()
 
 
+def test_a_place_where_nothing_can_be_made_is_found_before_any_work(
+    prefix: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as /proc, where root has all rights and can make nothing."""
+    make, asked = Path.mkdir, []
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+        asked.append(path)
+        if path.name == "run":
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        make(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(Order, "pairs", lambda *arguments: pytest.fail("a corpus was read"))
+    run = tmp_path / "new" / "run"
+    for extra in ((), ("--dry-run",)):
+        line = error_of(capsys, command(run, *extra, train=prefix))
+        assert f"{run}: cannot be made (No such file or directory); choose another -o" in line
+    assert run in asked and not (tmp_path / "new").exists()
+
+
 def test_an_empty_directory_will_do(prefix: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert main(command(tmp_path / "empty", "--steps", "1", train=prefix)) == 0
@@ -398,27 +426,28 @@ def broken_corpora(prefix: Path) -> Iterator[tuple[str, str]]:
     blank = prefix.parent / "blank"
     for language in ("en", "de"):
         Path(f"{blank}.{language}").write_text("\n\n")
-    yield str(blank), "blank"
+    yield str(blank), "ROLE corpus .*blank: "
+    empty = prefix.parent / "empty"
+    for language in ("en", "de"):
+        Path(f"{empty}.{language}").touch()
+    yield str(empty), "ROLE corpus .*empty: is empty"
 
 
 @pytest.mark.parametrize("role", ["train", "valid"])
 def test_broken_corpora_fail_before_anything_is_written(
     role: str, prefix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = tmp_path / "run"
+    output, roles = tmp_path / "run", {"train": "training", "valid": "validation"}
     for corpus, expected in broken_corpora(prefix):
         good_and_bad = (prefix, corpus) if role == "valid" else (corpus, prefix)
         line = error_of(capsys, command(output, "--valid", good_and_bad[1], train=good_and_bad[0]))
-        assert re.search(expected, line), line
+        assert re.search(expected.replace("ROLE", roles[role]), line), line
         assert not output.exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--set", "training.step=3"), "training.step.*did you mean `steps`"),
-        (("--steps", "0"), "--steps 0"),
-        (("--device", "quantum"), "--device quantum"),
         (("--precision", "fp16"), "fp16.*GPU"),
         (("--attention", "flash", "--set", "model.attention_dropout=0.1"), "flash.*dropout"),
         (("--config", "nowhere.toml"), "nowhere.toml"),
@@ -435,6 +464,33 @@ def test_bad_settings_fail_before_anything_is_written(
 ) -> None:
     line = error_of(capsys, command(tmp_path / "run", *arguments, train=prefix))
     assert re.search(expected, line), line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--set", "training.step=3"), "--set training.step=3: unknown key `step`; did you mean"),
+        (("--set", "trainings.steps=3"), "--set trainings.steps=3: unknown section"),
+        (("--set", "model.size=huge"), "--set model.size=huge: `size` must be one of"),
+        (("--set", "decoding.beam=0"), "--set decoding.beam=0: `beam` must be at least 1"),
+        (("--set", "beam"), "--set beam: must look like section.key=value"),
+        (("--steps", "0"), "--steps 0: `steps` must be at least 1"),
+        (("--steps", "abc"), "--steps abc: must be a whole number, or +N for N more; see tfm"),
+        (("--seed", "x"), "--seed x: must be a whole number; see tfm train --help"),
+        (("--time", "0"), "--time 0: must look like 90s, 30m or 1h30m, and be at least 1s; see"),
+        (("--time=-5s",), "--time -5s: must look like 90s, 30m or 1h30m"),
+        (("--device", "quantum"), "--device quantum: must be auto, cpu, cuda or cuda:N; see tfm"),
+        (("--precision", "int3"), "--precision int3: must be one of auto, fp32, bf16, fp16; see"),
+    ],
+)
+def test_a_value_that_no_option_can_have_is_wrong_usage(
+    arguments: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever finds it, Typer or the settings, it is named as it was given, and the code is 2."""
+    assert main(["train", "--train", "builtin:9", "-o", str(tmp_path / "run"), *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tfm: error: {said}"), line
     assert not (tmp_path / "run").exists()
 
 

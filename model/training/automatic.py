@@ -29,7 +29,7 @@ from tfm.model.device import resolve_device
 from tfm.model.settings import SIZES, Override, Settings
 from tfm.model.training.directory import RunDirectory, holds_run
 from tfm.model.training.distributed import Ranks
-from tfm.model.training.material import Order
+from tfm.model.training.material import Order, require_pairs
 from tfm.model.training.state import read_state, stored_settings
 
 CHARACTERS = 4  # that a piece is taken for
@@ -125,6 +125,7 @@ def with_settings(
         return order
     if not anew and holds_run(RunDirectory(order.directory)):
         return replace(order, settings=settings_of_run(order), overrides=None)
+    require_pairs(order)
     survey, place = look_at(order), look_around(order, processes)
     settings = choose(survey, place, order.overrides)
     for line in describe(settings, survey, place, given=order.tokenizer is not None):

@@ -13,7 +13,7 @@ checkpoints/lock                                     held while a command trains
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,9 +120,7 @@ class RunDirectory:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             file = self.lock.open("a")
         except OSError as error:
-            raise CheckpointError(
-                f"{self.path}: cannot be made ({error.strerror}); choose another -o"
-            ) from None
+            raise _cannot_be_made(self.path, error) from None
         with file:
             if not _lock(file.fileno()):
                 raise CheckpointError(
@@ -139,7 +137,9 @@ class RunDirectory:
 
 
 def holds_run(directory: RunDirectory) -> bool:
-    """Return whether there is a run to continue; False if a new one may begin. Writes nothing.
+    """Return whether there is a run to continue; False if a new one may begin.
+
+    Nothing is left that was not there before.
 
     Raises:
         CheckpointError: if neither is possible: other content, or no right to write.
@@ -150,6 +150,8 @@ def holds_run(directory: RunDirectory) -> bool:
         raise CheckpointError(f"{existing}: a file, not a directory; choose another -o")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise CheckpointError(f"{existing}: no right to write there; choose another -o")
+    if existing != path:
+        _require_makeable(path)
     if directory.last.is_file():
         return True
     if existing != path or _nothing_to_lose(directory):
@@ -160,6 +162,28 @@ def holds_run(directory: RunDirectory) -> bool:
             f"continues from; choose another -o"
         )
     raise CheckpointError(f"{path}: exists and is no training run; choose another -o")
+
+
+def _require_makeable(path: Path) -> None:
+    """Make a directory and take it away again: a right to write alone does not say that it works.
+
+    Raises:
+        CheckpointError: if it cannot be made.
+    """
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    try:
+        for place in reversed(missing):
+            place.mkdir(exist_ok=True)
+    except OSError as error:
+        raise _cannot_be_made(path, error) from None
+    finally:
+        for place in missing:
+            with suppress(OSError):  # not made; or meanwhile another command works there
+                place.rmdir()
+
+
+def _cannot_be_made(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be made ({error.strerror}); choose another -o")
 
 
 def _nothing_to_lose(directory: RunDirectory) -> bool:

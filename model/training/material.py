@@ -82,13 +82,14 @@ def gather(order: Order, *, tokenizer: Path | None, reporter: Reporter) -> Mater
         SettingsError: if the tokenizer cannot do what the settings ask for.
     """
     settings = order.settings
+    require_pairs(order)
     # Reading both corpora first finds what is wrong with them before any work is done.
     valid_pairs = None if order.valid is None else list(order.pairs(order.valid, "valid"))
     train_print = fingerprint(order.pairs(order.train, "train"))
     if tokenizer is not None:
         pieces = Tokenizer.load(tokenizer)
     else:
-        with naming(order.train):
+        with naming("training", order.train):
             pieces = train_tokenizer(order.pairs(order.train, "train"), settings.tokenizer)
         if pieces.note:
             reporter.on_note(f"tokenizer: {pieces.note}")
@@ -99,24 +100,39 @@ def gather(order: Order, *, tokenizer: Path | None, reporter: Reporter) -> Mater
             "tokenizer has two; train one with tokenizer.separate = false, or set it to 0."
         )
     require_sampling(pieces, dropout=training.subword_dropout, alpha=training.subword_alpha)
-    with naming(order.train):
+    with naming("training", order.train):
         corpus = encode_corpus(order.pairs(order.train, "train"), pieces, settings.data)
     train_record = CorpusRecord.of(order.train, train_print, corpus)
     if order.valid is None or valid_pairs is None:
         return Material(pieces, corpus, None, train_record, None)
-    with naming(order.valid):
+    with naming("validation", order.valid):
         valid = validation_set(valid_pairs, pieces, settings)
     valid_record = CorpusRecord.of(order.valid, fingerprint(valid_pairs), valid.corpus)
     return Material(pieces, corpus, valid, train_record, valid_record)
 
 
+def require_pairs(order: Order) -> None:
+    """Refuse a corpus without any pair; only the first one is read.
+
+    Raises:
+        DataError: if there is none, or the corpus cannot be read.
+    """
+    roles: tuple[tuple[str, str | None, Split], ...] = (
+        ("training", order.train, "train"),
+        ("validation", order.valid, "valid"),
+    )
+    for role, corpus, split in roles:
+        if corpus is not None and next(order.pairs(corpus, split), None) is None:
+            raise DataError(f"{role} corpus {corpus}: is empty; give one with sentence pairs")
+
+
 @contextmanager
-def naming(corpus: str) -> Iterator[None]:
+def naming(role: str, corpus: str) -> Iterator[None]:
     """Name the corpus in errors of code that sees pairs only."""
     try:
         yield
     except DataError as error:
-        raise DataError(f"{corpus}: {error}") from None
+        raise DataError(f"{role} corpus {corpus}: {error}") from None
 
 
 def validation_set(pairs: list[Pair], tokenizer: Tokenizer, settings: Settings) -> ValidationSet:
