@@ -409,3 +409,6 @@ def test_the_plan_says_how_many_steps_fit(
     plan(order, watch)
     [line] = [line for line in watch.notes if line.startswith("time: 0:01:00, as asked")]
     assert " steps fit, each for " in line and "a validation takes about 2.0 s" in line
+    [steps] = [line for line in watch.notes if line.startswith("steps: ")]
+    fit = line.split("about ")[1].split(" steps fit")[0]
+    assert steps.startswith(f"steps: about {fit} of 2 batches each: ") and fit != "40"

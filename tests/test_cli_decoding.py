@@ -73,7 +73,7 @@ def test_eval_has_the_same_flags(tiny_model: Path, capsys: pytest.CaptureFixture
 def test_a_value_out_of_range_names_its_flag(
     tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["translate", str(tiny_model), "--min-length", "-1"]) == 1
+    assert main(["translate", str(tiny_model), "--min-length", "-1"]) == 2
     assert "--min-length -1: `min_length` must be at least 0" in capsys.readouterr().err
 
 

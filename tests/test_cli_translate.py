@@ -175,23 +175,29 @@ def test_bad_utf8_is_named_and_what_came_before_is_written(tfm: Tfm, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "message"),
     [
-        (["--n-best", 9], "at most `beam` (5), but is 9"),
-        (["--set", "decoding.beam_size=3"], "did you mean `beam`?"),
-        (["--set", "model.dropout=0"], "only [decoding] can be changed"),
-        (["--beam", 0], "`beam` must be at least 1, but is 0"),
-        (["--max-length", 0], "--max-length 0"),
-        (["--input", "no/such/file"], "no/such/file: "),
-        (["--output", "no/such/file"], "no/such"),
-        (["--attention", "flash", "--precision", "fp16"], "fp16"),
+        (["--n-best", 9], 1, "at most `beam` (5), but is 9"),
+        (["--set", "decoding.beam_size=3"], 2, "did you mean `beam`?"),
+        (["--set", "model.dropout=0"], 1, "only [decoding] can be changed"),
+        (["--beam", 0], 2, "--beam 0: `beam` must be at least 1, but is 0"),
+        (["--beam", "abc"], 2, "--beam abc: must be a whole number; see tfm translate --help"),
+        (["--n-best", 0], 2, "--n-best 0: must be at least 1; see tfm translate --help"),
+        (["--temperature", 0], 2, "--temperature 0"),
+        (["--temperature", "x"], 2, "--temperature x: must be a number; see tfm translate --help"),
+        (["--mbr", "bleu"], 2, "--mbr bleu: must be one of none, chrf; see tfm translate --help"),
+        (["--max-length", 0], 2, "--max-length 0"),
+        (["--input", "no/such/file"], 1, "no/such/file: "),
+        (["--output", "no/such/file"], 1, "no/such"),
+        (["--attention", "flash", "--precision", "fp16"], 1, "fp16"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(
-    tfm: Tfm, arguments: list[object], message: str
+    tfm: Tfm, arguments: list[object], code: int, message: str
 ) -> None:
-    code, out, err = tfm(*arguments, stdin="I\n")
-    assert (code, out) == (1, b"")
+    """A value that an option can never have is wrong usage, 2; else 1."""
+    found, out, err = tfm(*arguments, stdin="I\n")
+    assert (found, out) == (code, b"")
     assert message in err.splitlines()[-1]
     assert "Traceback" not in err
 

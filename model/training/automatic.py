@@ -7,8 +7,8 @@
     3,000,000     d 512, ff 2048, 6+6 layers       32,000      0.1  25,000       20       7e-4
     more          d 512, ff 2048, 6+6 layers       37,000      0.1  25,000       20       7e-4
 
-A CPU gets at most d 256, ff 1024, 3+3 layers, with dropout 0.2 and a peak rate of 1e-3: a larger
-network would take it weeks. `a step` counts tokens of the longer side of each pair; it is cut into
+A CPU, which the networks of d 512 would take weeks, gets in their place d 256, ff 1024, 3+3 layers,
+with dropout 0.2 and a peak rate of 1e-3; the first two rows hold there too. `a step` counts tokens of the longer side of each pair; it is cut into
 as many batches as fit the device and there are processes. Everywhere vocabularies are joint BPE,
 the rate rises over a tenth of the steps, 500 or 4,000 of them at most, and falls as a cosine, and a
 moving average of the weights, of a fifth of the steps and at most 1,000, is what is validated and
@@ -227,6 +227,15 @@ def describe(settings: Settings, survey: Survey, place: Place, *, given: bool) -
         if given
         else f"{settings.tokenizer.vocab_size:,} pieces: in fewer pairs fewer are frequent enough"
     )
+    steps = (
+        f"chosen steps: {training.steps:,} of {tokens:,} tokens a side, so that each pair is seen "
+        f"about {passes:.0f} times"
+    )
+    if training.time:
+        steps = (
+            f"chosen schedule: that of {training.steps:,} steps of {tokens:,} tokens a side, bent "
+            f"to as many as fit into the time"
+        )
     return [
         f"no --config: settings chosen for {survey.pairs:,} pairs of about {pieces:.0f} pieces on "
         f"a {'CPU' if place.cpu else 'GPU'}; --set changes one, --dump-config shows all",
@@ -234,8 +243,7 @@ def describe(settings: Settings, survey: Survey, place: Place, *, given: bool) -
         f"{model.encoder_layers}+{model.decoder_layers} layers, dropout {model.dropout}: "
         f"{why}",
         f"chosen vocabulary: {vocabulary}",
-        f"chosen steps: {training.steps:,} of {tokens:,} tokens a side, so that each pair is seen "
-        f"about {passes:.0f} times",
+        steps,
         f"chosen learning rate: {training.learning_rate:g} after {training.warmup_steps:,} steps, "
         f"then {training.schedule}; a moving average (decay {training.ema_decay:g}) is validated "
         f"and saved",

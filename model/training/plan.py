@@ -41,10 +41,19 @@ def plan(order: Order, reporter: Reporter) -> Run:
     run.progress.step, done = before.step, before.step
     run.take_time_of(before)
     reporter.on_note(describe_parts(run.learner.model))
-    reporter.on_note(describe_steps(run, material, done=done))
+    training = run.settings.training
+    if not training.time:
+        reporter.on_note(describe_steps(run, material, training.steps, done=done))
     rehearsal = rehearse(run)
     reporter.on_note(describe_memory(rehearsal.memory))
-    reporter.on_note(describe_time(run, rehearsal, done=done))
+    if not training.time:
+        reporter.on_note(describe_time(run, rehearsal, done=done))
+        return run
+    run.pace = rehearsal.pace
+    timetable = decide(run, run.timetable or begin(run, rehearsal.pace.validation))
+    reporter.on_note(describe_steps(run, material, timetable.last, done=done))
+    length = timedelta(seconds=round(training.time))
+    reporter.on_note(f"time: {length}, as asked; {describe(timetable, training)}")
     return run
 
 
@@ -70,19 +79,20 @@ def parameters_by_part(model: Transformer) -> Iterator[tuple[str, int]]:
     yield "decoder", count("decoder")
 
 
-def describe_steps(run: Run, material: Material, *, done: int) -> str:
-    """Return how many steps there are, and how often they see each pair."""
+def describe_steps(run: Run, material: Material, last: int, *, done: int) -> str:
+    """Return how many steps there are up to the `last`, and how often they see each pair."""
     training = run.settings.training
     processes = Place.here().size
     each = training.accumulate * processes
     corpus, first = material.corpus, training.both_directions_steps
     epochs = 0.0
-    for pairs, steps in ((corpus, training.steps - first), (corpus.both_directions(), first)):
+    for pairs, steps in ((corpus, last - first), (corpus.both_directions(), first)):
         cut = epoch_batches(pairs, batch_tokens=training.batch_tokens, seed=training.seed, epoch=0)
         epochs += steps * each / len(cut)
     number = "one batch" if each == 1 else f"{each} batches"
-    before = f", of which {min(done, training.steps):,} are done" if done else ""
-    return f"steps: {training.steps:,} of {number} each{before}: {epochs:.1f} epochs"
+    before = f", of which {min(done, last):,} are done" if done else ""
+    about = "about " if training.time else ""
+    return f"steps: {about}{last:,} of {number} each{before}: {epochs:.1f} epochs"
 
 
 def describe_memory(memory: Memory) -> str:
@@ -107,8 +117,6 @@ def size(count: int) -> str:
 def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
     """Return how long the rest takes by the pace of the trial steps."""
     training, pace = run.settings.training, rehearsal.pace
-    if training.time:
-        return describe_limited_time(run, rehearsal)
     steps = max(training.steps - done, 0)
     length = timedelta(seconds=round(pace.seconds_left(done, training)))
     parts = f"{steps:,} steps of {1000 * pace.step:,.0f} ms"
@@ -119,11 +127,3 @@ def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
         f"time: about {length}: {parts}; {rehearsal.tokens_per_s:,.0f} tokens/s "
         f"in {STEPS} trial steps"
     )
-
-
-def describe_limited_time(run: Run, rehearsal: Rehearsal) -> str:
-    """Return how much of the recipe fits into the time that there is."""
-    training, run.pace = run.settings.training, rehearsal.pace
-    timetable = decide(run, run.timetable or begin(run, rehearsal.pace.validation))
-    length = timedelta(seconds=round(training.time))
-    return f"time: {length}, as asked; {describe(timetable, training)}"
