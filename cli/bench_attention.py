@@ -10,7 +10,7 @@ import typer
 
 from tfm.cli import console
 from tfm.cli.options import Debug, Device, Json, OutputDirectory
-from tfm.data.errors import UserError
+from tfm.data.errors import OptionError
 
 Lengths = Annotated[
     str, typer.Option("--lengths", metavar="LIST", help="Numbers of positions N to measure at.")
@@ -85,7 +85,7 @@ def bench_attention(
     )
     where = resolve_device(device)
     if window % 2:
-        raise UserError(f"--window {window}: must be even: half of it on each side")
+        raise OptionError(f"--window {window}: must be even: half of it on each side")
     setup = Setup(
         device=where,
         batch=batch,

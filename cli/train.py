@@ -92,8 +92,8 @@ def train(
         return
     lacks_place = output is None and not dump
     if train is None or lacks_place:
-        missing = (train is None and "--train CORPUS", lacks_place and "-o DIR")
-        raise typer.BadParameter(f"needs {' and '.join(filter(None, missing))}")
+        missing = {"--train CORPUS": train is None, "-o DIR": lacks_place}
+        raise typer.BadParameter(f"needs {' and '.join(name for name in missing if missing[name])}")
     from tfm.model.training.automatic import with_settings
     from tfm.model.training.material import Order
 

@@ -17,7 +17,7 @@ def describe_usage(error: typer.TyperException) -> str:
     place = context.command_path if context else "tfm"
     # Where no parameter is named, Typer's prefix stands before a sentence that is whole without it.
     message = error.format_message().removeprefix("Invalid value: ")
-    found = getattr(error.__cause__, "errors", list)()
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if isinstance(error, typer.BadParameter) and error.param is not None and found:
         message = f"{_as_written(error.param, found[0]['input'])}: {rule_of(found[0])}"
     return f"{message.rstrip('.')}; see {place} --help"

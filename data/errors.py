@@ -1,7 +1,8 @@
 """The errors that a user can cause, as opposed to our bugs.
 
 The command line turns each of these into one line on stderr and exit code 1, or 2 for wrong usage;
-anything else keeps its traceback. A message names the thing, the value and the remedy, and says where it was found.
+anything else keeps its traceback. A message names the thing, the value and the remedy, and says
+where it was found.
 """
 
 

@@ -30,7 +30,10 @@ from tfm.model.training.validation import ValidationScores, ValidationSet
 
 @dataclass
 class Run:
-    """Everything a run works with. `progress`, `learner`, `pace` and `prepared` change, the rest does not."""
+    """Everything a run works with.
+
+    `progress`, `learner`, `pace` and `prepared` change, the rest does not.
+    """
 
     directory: RunDirectory
     settings: Settings
