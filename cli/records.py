@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfm.data.errors import DataError
+from tfm.data.errors import DataError, UserError
 from tfm.data.lines import decode_line
 from tfm.model.request import Request
 
@@ -44,7 +44,9 @@ def text_record(
     return Record(Request(text, prefix=prefixes[number - 1]), {"source": text})
 
 
-def json_record(raw: bytes, number: int, *, language: str) -> Record:
+def json_record(
+    raw: bytes, number: int, *, language: str, require_possible: Callable[[Request], None]
+) -> Record:
     """Read an object with the source text in `source`, or else in the field named `language`.
 
     `prefix`, a string, and `required` and `forbidden`, lists of strings, say what is to hold for
@@ -52,6 +54,9 @@ def json_record(raw: bytes, number: int, *, language: str) -> Record:
 
     What is wrong with it becomes its `error`, which names the `number` of the record, so that one
     bad record does not end a long run.
+
+    Args:
+        require_possible: raises a `UserError` for a request that cannot be met.
     """
     place = f"record {number}"
     fields: dict[str, Any] = {}
@@ -60,7 +65,9 @@ def json_record(raw: bytes, number: int, *, language: str) -> Record:
         if not isinstance(value, dict):
             raise DataError(f'{place}: not a JSON object, as in {{"source": "A dog runs."}}')
         fields = value
-        return Record(_request(fields, place, language), fields)
+        request = _request(fields, place, language)
+        _require_possible(request, place, require_possible)
+        return Record(request, fields)
     except (ValueError, RecursionError) as error:  # nesting too deep, or a number too long, too
         return Record(fields=fields, error=f"{place}: not JSON: {error}")
     except DataError as error:
@@ -84,6 +91,15 @@ def _decode(raw: bytes, number: int, place: str) -> str:
         byte = raw[error.start]
         raise DataError(f"{place}: not UTF-8 at byte {error.start + 1} (0x{byte:02X})") from None
     return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _require_possible(
+    request: Request, place: str, require_possible: Callable[[Request], None]
+) -> None:
+    try:
+        require_possible(request)
+    except UserError as error:
+        raise DataError(f"{place}: {error}") from None
 
 
 def _request(fields: dict[str, Any], place: str, language: str) -> Request:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -34,6 +34,9 @@ from tfm.cli.records import Parse, Record, json_record, text_record
 from tfm.cli.shared_job import Shared, has_company, require_files, translate_together
 from tfm.cli.translation_job import Job, Tally, windows
 from tfm.data.lines import arriving_parsed, read_lines, read_parsed, text_output
+
+if TYPE_CHECKING:
+    from tfm.model.translator import Translator
 
 Input = Annotated[
     Path | None,
@@ -127,8 +130,7 @@ def translate(
         machine = {"device": device, "precision": precision, "attention": attention}
         machine["quantize"] = quantize
         translator = load_translator(model, settings, ensemble=ensemble, **machine)
-        language = translator.settings.data.source
-        parse = _parser(input_, jsonl=jsonl, language=language, prefixes=prefix_file)
+        parse = _parser(translator, input_, jsonl=jsonl, prefixes=prefix_file)
         layout = layout_of(as_json=as_json, n_best=n_best, scores=scores)
         return Job(translator, parse, layout, n_best, alignment, strict)
 
@@ -198,9 +200,13 @@ def _run(job: Job, batches: Iterable[list[Record]], file: IO[str]) -> Tally:
     return tally
 
 
-def _parser(path: Path | None, *, jsonl: bool, language: str, prefixes: Path | None) -> Parse:
+def _parser(
+    translator: "Translator", path: Path | None, *, jsonl: bool, prefixes: Path | None
+) -> Parse:
     if jsonl:
-        return partial(json_record, language=language)
+        language = translator.settings.data.source
+        possible = translator.require_possible
+        return partial(json_record, language=language, require_possible=possible)
     where = "stdin" if _is_stdin(path) else str(path)
     lines = None if prefixes is None else list(read_lines(prefixes))
     return partial(text_record, where=where, prefixes=lines)

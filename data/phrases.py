@@ -12,6 +12,18 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 
+def stands_in(phrase: bytes, text: bytes) -> bool:
+    """Return whether a phrase stands in a text, with no letter or digit next to it."""
+    start = text.find(phrase)
+    while start >= 0:
+        if not _ends_in_letter(text[:start]) and not _begins_with_letter(
+            text[start + len(phrase) :]
+        ):
+            return True
+        start = text.find(phrase, start + 1)
+    return False
+
+
 class PieceIndex:
     """The pieces of a vocabulary, found by how they begin.
 

@@ -1,19 +1,19 @@
 """What is to hold for one translation alone: how it begins, which words it must or may not have."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tfm.data.errors import DataError, SettingsError
-from tfm.data.phrases import ForbiddenPhrase
+from tfm.data.phrases import ForbiddenPhrase, stands_in
 from tfm.data.tokenizer import Tokenizer
-from tfm.model.beams import Beams
+from tfm.model.beams import Beams, Hypothesis
 from tfm.model.decoding import DecodingSettings
 from tfm.model.processors import Processor
 from tfm.model.request import Request
-from tfm.model.required import Required
+from tfm.model.required import Required, missing
 
 Bars = Callable[[Sequence[int]], Collection[int]]  # the ids so far, to those that may not follow
 
@@ -37,6 +37,10 @@ class Constraints:
         """The number of ids that a translation has at least, EOS included."""
         return len(self.prefix) + sum(map(len, self.required)) + 1
 
+    def met(self, ids: Sequence[int]) -> int:
+        """Return how many of the required sequences the ids of a translation have."""
+        return sum(not missing(ids, [phrase]) for phrase in self.required)
+
 
 NONE = Constraints()
 
@@ -45,7 +49,8 @@ def constraints_of(request: Request, tokenizer: Tokenizer) -> Constraints:
     """Return what a request asks for, in the pieces of the target.
 
     Raises:
-        DataError: for a line break, which no translation has.
+        DataError: for a line break, which no translation has, and for a forbidden word in what is
+            to be there.
     """
     for text in (request.prefix, *request.required):
         if "\n" in text or "\r" in text:
@@ -53,11 +58,20 @@ def constraints_of(request: Request, tokenizer: Tokenizer) -> Constraints:
     words = [word.strip() for word in request.required if word.strip()]
     forbidden = [word.strip() for word in request.forbidden if word.strip()]
     prefix = request.prefix.rstrip()
+    _require_no_clash({"required": words, "prefix": [prefix]}, forbidden)
     return Constraints(
         prefix=tuple(tokenizer.encode_target(prefix)) if prefix else (),
         required=tuple(dict.fromkeys(tuple(tokenizer.encode_target(word)) for word in words)),
         bars=_bars(forbidden, tokenizer) if forbidden else None,
     )
+
+
+def _require_no_clash(wanted: Mapping[str, Sequence[str]], forbidden: Sequence[str]) -> None:
+    for name, texts in wanted.items():
+        for text in texts:
+            for word in forbidden:
+                if stands_in(word.encode(), text.encode()):
+                    raise DataError(f"`{name}` has {word!r} in {text!r}, and `forbidden` has it too")
 
 
 def _bars(forbidden: Sequence[str], tokenizer: Tokenizer) -> Bars:
@@ -92,9 +106,28 @@ def required_of(constraints: Sequence[Constraints], settings: DecodingSettings) 
     """
     if not any(each.required for each in constraints):
         return None
+    _require_beam_search(settings)
+    return Required([each.required for each in constraints], settings.beam)
+
+
+def most_met_first(hypotheses: Sequence[Hypothesis], asked: Constraints) -> list[Hypothesis]:
+    """Return hypotheses with more of what is required before others; all finished ones have it."""
+    return sorted(hypotheses, key=lambda each: -asked.met(each.tokens))
+
+
+def require_possible(request: Request, tokenizer: Tokenizer, settings: DecodingSettings) -> None:
+    """Raise what a search for `request` would raise, before others are translated with it.
+
+    Raises:
+        DataError, SettingsError: as `constraints_of` and `required_of` do.
+    """
+    if constraints_of(request, tokenizer).required:
+        _require_beam_search(settings)
+
+
+def _require_beam_search(settings: DecodingSettings) -> None:
     if settings.sampling or settings.beam_groups > 1:
         raise SettingsError("required words need beam search, without sampling and groups")
-    return Required([each.required for each in constraints], settings.beam)
 
 
 class Prefixes:

@@ -93,6 +93,8 @@ class Int8(Product):
         rows = self.weight.float()
         scale = rows.abs().amax(1).clamp_min_(TINY) / LARGEST
         self.weight = (rows / scale[:, None]).round_().to(torch.int8).t()  # D E
+        if len(self.weight) == 1:  # `_int_mm` is wrong where the strides do not tell rows apart
+            self.weight = self.weight.clone(memory_format=torch.contiguous_format)
         self.scale = scale / LARGEST  # of W and of x, but for the largest number of each row of x
         self.largest = torch.tensor(float(LARGEST))
         self.bias = None if bias is None else bias.detach().float()

@@ -27,7 +27,14 @@ from torch import Tensor
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, PAD
 from tfm.model.beams import Beams, Hypothesis
-from tfm.model.constraints import NONE, Constraints, constrained, longest, required_of
+from tfm.model.constraints import (
+    NONE,
+    Constraints,
+    constrained,
+    longest,
+    most_met_first,
+    required_of,
+)
 from tfm.model.coverage import rank_by_coverage
 from tfm.model.diverse import DiverseShortlist
 from tfm.model.ensemble import Ensemble
@@ -89,7 +96,8 @@ def beam_search(
         penalty=settings.coverage_penalty,
         batch_tokens=settings.batch_tokens,
     )
-    return [hypotheses[:n_best] for hypotheses in ranked]
+    asked = constraints or [NONE] * len(ranked)
+    return [most_met_first(*each)[:n_best] for each in zip(ranked, asked, strict=True)]
 
 
 def search(

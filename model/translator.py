@@ -15,9 +15,9 @@ import torch
 
 from tfm.data.tokenizer import EOS
 from tfm.model.attention.choice import AttentionPlan, resolve
-from tfm.model.beams import Beams
+from tfm.model.beams import Beams, Hypothesis
 from tfm.model.checkpoint import LoadedModel, load_model
-from tfm.model.constraints import constraints_of
+from tfm.model.constraints import Constraints, constraints_of, require_possible
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.ensemble import Ensemble, require_same_vocabulary
 from tfm.model.mbr import Choice, rerank
@@ -154,6 +154,7 @@ class Translator:
         Raises:
             TypeError: for one string, whose characters would be taken for texts.
             SettingsError: for an option out of range.
+            DataError, SettingsError: for a request that `require_possible` refuses.
             CheckpointError: if the model computes something that is not a number.
         """
         if isinstance(texts, str):
@@ -221,6 +222,15 @@ class Translator:
             done.append(self.tokenizer.decode_target(found[-1][0].hypothesis.tokens))
         return assemble(request.text, units, found, self.decoding, self.tokenizer)
 
+    def require_possible(self, request: Request) -> None:
+        """Refuse a request that cannot be met, which would end the translation of all others.
+
+        Raises:
+            DataError: for one that contradicts itself, or asks for a line break.
+            SettingsError: for required words where `self.decoding` is no beam search.
+        """
+        require_possible(request, self.tokenizer, self.decoding)
+
     def describe(self) -> list[str]:
         """Return lines that say where, in which precision and by which attention it runs."""
         weight = self.model.target_embedding.weight
@@ -237,20 +247,22 @@ class Translator:
         self, model: Ensemble, units: Sequence[Unit], decoding: DecodingSettings, n_best: int
     ) -> list[list[Choice]]:
         """Return the best hypotheses of each unit: the one place that searches."""
+        constraints = [constraints_of(unit.request, self.tokenizer) for unit in units]
         found = beam_search(
             model,
             [[*unit.ids, EOS] for unit in units],
             decoding,
             forbidden=self._forbidden,
-            constraints=[constraints_of(unit.request, self.tokenizer) for unit in units],
+            constraints=constraints,
             n_best=n_best if decoding.mbr == "none" else max(n_best, decoding.beam),
         )
         if decoding.mbr == "none":
             return [[Choice(hypothesis) for hypothesis in hypotheses] for hypotheses in found]
         decode = self.tokenizer.decode_target
+        candidates = [_most_met(*each) for each in zip(found, constraints, strict=True)]
         return [
             rerank(each, [decode(h.tokens) for h in each], sampled=decoding.sampling)[:n_best]
-            for each in found
+            for each in candidates
         ]
 
     def _units(self, requests: Sequence[Request]) -> list[list[Unit]]:
@@ -273,6 +285,13 @@ class Translator:
         if about not in self._warned:
             self._warned.add(about)
             self.warn(text)
+
+
+def _most_met(hypotheses: Sequence[Hypothesis], asked: Constraints) -> list[Hypothesis]:
+    """Return those that have the most of the required words: all words, if one is finished."""
+    counts = [asked.met(hypothesis.tokens) for hypothesis in hypotheses]
+    most = max(counts, default=0)
+    return [each for each, count in zip(hypotheses, counts, strict=True) if count == most]
 
 
 def _load_member(

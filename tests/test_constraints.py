@@ -231,6 +231,39 @@ def test_required_and_forbidden_words(translator: Translator) -> None:
         assert not set(words(found_text)) & set(forbidden)
 
 
+def test_of_candidates_that_are_cut_those_with_the_required_words_come_first(
+    translator: Translator,
+) -> None:
+    """Whatever ranks them afterwards: agreement with others, or coverage."""
+    asked = [Request(TEXT, required=("Katze",)), Request("I", required=("Hund", "Katze"))]
+    original = translator.decoding
+    for beam in (4, 8, 12):
+        plain = replace(original, beam=beam, max_length=1)
+        translator.decoding = plain
+        lists = translator.translate_all(asked, n_best=beam)
+        for decoding in (replace(plain, mbr="chrf"), replace(plain, coverage_penalty=5.0)):
+            translator.decoding = decoding
+            found = translator.translate_all(asked)
+            translator.decoding = original
+            for request, every, best in zip(asked, lists, found, strict=True):
+                most = max(sum(w in each.text for w in request.required) for each in every.n_best)
+                assert most > 0
+                assert sum(word in best.text for word in request.required) == most
+
+
+def test_what_contradicts_itself_is_refused(translator: Translator) -> None:
+    for request in (
+        Request(TEXT, required=("Hund",), forbidden=("Hund",)),
+        Request(TEXT, required=("im Garten",), forbidden=("Katze", " Garten ")),
+        Request(TEXT, prefix="Ein Hund rennt", forbidden=("Hund",)),
+        Request(TEXT, prefix="Ein Hund ", forbidden=("Hund",)),
+    ):
+        with pytest.raises(DataError, match="`forbidden` has it too"):
+            translator.translate([request])
+    fine = Request(TEXT, prefix="Hunde", required=("Gartens",), forbidden=("Hund", "Garten"))
+    translator.require_possible(fine)
+
+
 def test_a_line_break_is_refused(translator: Translator) -> None:
     for request in (Request(TEXT, prefix="Die\nFrau"), Request(TEXT, required=("a\rb",))):
         with pytest.raises(DataError, match="no line break"):
@@ -285,6 +318,33 @@ def test_records_say_what_is_asked_for_each(
     assert code == 0
     assert word not in words(barred["translation"])
     assert "Katze" in required["translation"]
+
+
+@pytest.mark.parametrize("flags", [["--sampling"], ["--beam", 4, "--beam-groups", 2], []])
+def test_a_record_that_asks_for_the_impossible_does_not_end_the_others(
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[object],
+) -> None:
+    records: list[dict[str, object]] = [
+        {"source": TEXT},
+        {"source": TEXT, "required": ["Hund"]},
+        {"source": TEXT, "required": ["Hund"], "forbidden": ["Hund"]},
+        {"source": TEXT, "prefix": "Ein Hund", "forbidden": ["Hund"]},
+        {"source": TEXT, "required": [" "], "prefix": "Eine"},
+    ]
+    stdin = "".join(json.dumps(record) + "\n" for record in records)
+    code, lines, err = run(monkeypatch, capsys, stdin, tiny_model, "--jsonl", *flags)
+    found = [json.loads(line) for line in lines]
+    bad = [1, 2, 3] if flags else [2, 3]
+    assert code == 1 and f"could not be translated: {len(bad)}" in err
+    assert [i for i, each in enumerate(found) if "error" in each] == bad
+    assert all("translation" in each for i, each in enumerate(found) if i not in bad)
+    if flags:
+        assert "record 2: required words need beam search" in found[1]["error"]
+    assert "record 3: `required` has 'Hund'" in found[2]["error"]
+    assert "record 4: `prefix` has 'Hund' in 'Ein Hund'" in found[3]["error"]
 
 
 def test_a_file_of_prefixes_has_one_for_each_line(

@@ -55,6 +55,15 @@ def test_a_product_in_8_bits_is_near_the_exact_one(shape: Any, activation: str) 
     torch.testing.assert_close(added - plus, Int8(weight, None)(x), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("inner", [1, 2, 3])
+@pytest.mark.parametrize("outer", [1, 2, 7])
+@pytest.mark.parametrize("rows", [1, 2, 20])
+def test_narrow_products_are_right_too(inner: int, outer: int, rows: int) -> None:
+    torch.manual_seed(3)
+    weight, x = torch.randn(outer, inner), torch.randn(rows, inner)
+    torch.testing.assert_close(Int8(weight, None)(x), x @ weight.T, rtol=0.02, atol=0.05)
+
+
 def test_nothing_is_divided_by_zero() -> None:
     weight = torch.cat([torch.zeros(1, 8), torch.ones(1, 8)])
     x = torch.stack([torch.zeros(8), torch.ones(8), torch.full((8,), torch.nan)])

@@ -106,7 +106,7 @@ def make(job: Job, source: Path, target: Path, *options: object) -> tuple[int, l
 
 
 def parse(raw: bytes, number: int) -> Record:
-    return json_record(b'{"source": "%s"}' % raw, number, language="en")
+    return json_record(b'{"source": "%s"}' % raw, number, language="en", require_possible=str)
 
 
 def test_parts_that_are_there_are_not_made_again(tiny_model: Path, tmp_path: Path) -> None:
