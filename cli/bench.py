@@ -88,6 +88,8 @@ def bench_train(
     A CORPUS is PREFIX (two files, PREFIX.en and PREFIX.de), a .tsv, .csv, .jsonl or .parquet file,
     hf:NAME or builtin[:N]; `tfm train --help` says more.
     """
+    if not seconds:
+        raise typer.BadParameter("--seconds 0: must be above 0")
     settings = load_settings(config, set_, source=source, target=target)
     from tfm.model.training.material import Order
 

@@ -11,6 +11,7 @@ import typer
 from tfm.cli import console
 from tfm.cli.options import Debug, Device, Json, OutputDirectory
 from tfm.data.errors import OptionError
+from tfm.data.places import require_directory
 
 Lengths = Annotated[
     str, typer.Option("--lengths", metavar="LIST", help="Numbers of positions N to measure at.")
@@ -75,6 +76,7 @@ def bench_attention(
     from tfm.model.benchmarks.attention_report import Report, chart, table
     from tfm.model.device import PRECISIONS, resolve_device
 
+    require_directory(output)
     chosen = list(
         cases(
             names(backends, KINDS, "--backends"),

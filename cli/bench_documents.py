@@ -13,6 +13,7 @@ from tfm.cli.config import load_settings
 from tfm.cli.options import Config, Debug, Device, Json, Precision, Seed, Set
 from tfm.cli.train import carry_out
 from tfm.data.errors import UserError
+from tfm.data.places import require_directory
 
 if TYPE_CHECKING:
     from tfm.model.attention.forms import AttentionForm
@@ -80,6 +81,7 @@ def bench_documents(
     from tfm.model.benchmarks.documents import KINDS, Experiment, measure_kind
     from tfm.model.benchmarks.documents_report import Report, chart, table
 
+    require_directory(output)
     experiment = Experiment(
         settings=load_settings(config, set_, steps=steps, seed=seed),
         documents=documents,

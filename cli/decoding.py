@@ -8,9 +8,14 @@ A verb takes them all at once, as keywords under the names of the settings:
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from tfm.data.errors import SettingsError
+
+if TYPE_CHECKING:
+    from tfm.model.decoding import DecodingSettings
 
 Verb = Callable[..., None]
 
@@ -65,6 +70,28 @@ DECODING_FLAGS: dict[str, Any] = {
         int | None, _setting("sampling_seed", "N", "Other samples for another N")
     ],
 }
+
+
+def require_effect(decoding: "DecodingSettings", *, beam: int | None, n_best: int = 1) -> None:
+    """Refuse `--n-best` and `--beam` where the search that is asked for has no use for them.
+
+    Args:
+        beam: as the flag gives it; what a settings file has does not count.
+
+    Raises:
+        SettingsError: names the flag and the remedy.
+    """
+    drawn = decoding.sampling and decoding.mbr == "none"
+    if n_best > decoding.beam and not drawn:
+        raise SettingsError(
+            f"--n-best {n_best}: must be at most `beam` ({decoding.beam}), which --beam {n_best} "
+            "widens"
+        )
+    if beam is not None and drawn:
+        raise SettingsError(
+            f"--beam {beam}: does nothing with sampling; --n-best says how many are drawn, and "
+            "with --mbr the beam does"
+        )
 
 
 def with_decoding_flags(verb: Verb) -> Verb:

@@ -12,7 +12,7 @@ import typer
 from tfm.cli import console
 from tfm.cli.config import load_settings, load_translator, model_config
 from tfm.cli.console import log
-from tfm.cli.decoding import with_decoding_flags
+from tfm.cli.decoding import require_effect, with_decoding_flags
 from tfm.cli.options import (
     Attention,
     Beam,
@@ -21,6 +21,7 @@ from tfm.cli.options import (
     Ensemble,
     Json,
     LengthPenalty,
+    MaxLength,
     Mbr,
     Output,
     Precision,
@@ -31,6 +32,7 @@ from tfm.cli.options import (
 )
 from tfm.data.errors import DataError
 from tfm.data.lines import read_lines, text_output
+from tfm.data.places import require_writable
 
 if TYPE_CHECKING:
     from tfm.data.corpus import Pair
@@ -61,6 +63,7 @@ def evaluate(
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     mbr: Mbr = None,
+    max_length: MaxLength = None,
     source: Source = None,
     target: Target = None,
     set_: Set = None,
@@ -82,13 +85,18 @@ def evaluate(
     A CORPUS is PREFIX (two files, PREFIX.en and PREFIX.de), a .tsv, .csv, .jsonl or .parquet file,
     hf:NAME or builtin[:N]; `tfm train --help` says more.
     """
+    from tfm.data.corpus import files_of
     from tfm.model.evaluation import looks_tokenized, require_equal_counts, score
 
     _check_usage(model, hypotheses, output, ensemble, quantize)
     flags = {"beam": beam, "length_penalty": length_penalty, "source": source, "target": target}
-    flags["mbr"] = mbr
+    flags |= {"mbr": mbr, "max_length": max_length}
     config = None if model is None else model_config(model)
     settings = load_settings(config, set_, **flags, **decoding)
+    if model is not None:
+        require_effect(settings.decoding, beam=beam)
+    languages = {"source": settings.data.source, "target": settings.data.target}
+    require_writable(output, inputs=files_of(test, **languages))
     pairs = _read_test(test, settings.data)  # whatever is wrong with it shows before decoding
     conditions: dict[str, Any] = {"test": test}
     references = [pair.target for pair in pairs]

@@ -20,6 +20,7 @@ from tfm.cli.options import (
     Set,
 )
 from tfm.data.errors import BackendError
+from tfm.data.places import require_directory
 
 if TYPE_CHECKING:
     from tfm.model.inspection.export import Format
@@ -76,6 +77,7 @@ def inspect_attention(
     from tfm.model.inspection.report import inspect_attention as inspect
 
     formats = _parse_formats(format_)
+    require_directory(output)
     settings = load_settings(model_config(model), set_, beam=beam)
     translator = load_translator(
         model, settings, device=device, precision=precision, attention=attention

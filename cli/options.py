@@ -115,6 +115,11 @@ Mbr = Annotated[
     ),
 ]
 
+MaxLength = Annotated[
+    int | None,
+    typer.Option("--max-length", metavar="N", help="Most pieces to write (decoding.max_length)."),
+]
+
 # Text
 Train = Annotated[str | None, typer.Option("--train", metavar="CORPUS", help="Pairs to train on.")]
 Valid = Annotated[

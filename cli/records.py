@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfm.data.counts import counted
 from tfm.data.errors import DataError, UserError
 from tfm.data.lines import decode_line
 from tfm.model.request import Request
@@ -38,8 +39,8 @@ def text_record(
         return Record(Request(text), {"source": text})
     if number > len(prefixes):
         raise DataError(
-            f"--prefix-file: {len(prefixes):,} lines, but {where} has more; each line needs one, "
-            "a blank one where the translation may begin as it likes"
+            f"--prefix-file: {counted(len(prefixes), 'line')}, but {where} has more; each line "
+            "needs one, a blank one where the translation may begin as it likes"
         )
     return Record(Request(text, prefix=prefixes[number - 1]), {"source": text})
 

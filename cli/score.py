@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,8 +22,11 @@ from tfm.cli.options import (
     Precision,
     Set,
 )
-from tfm.data.corpus import Pair, read_pairs
+from tfm.data.corpus import Pair, files_of, read_pairs
+from tfm.data.counts import counted
+from tfm.data.errors import DataError
 from tfm.data.lines import text_output
+from tfm.data.places import require_writable
 
 if TYPE_CHECKING:
     from tfm.model.forced import PairScore, Totals
@@ -70,12 +73,17 @@ def score(
     if tokens and (as_json or summary):
         raise typer.BadParameter("--tokens is for lines of text; --json has the pieces anyway")
     settings = load_settings(model_config(model), set_, length_penalty=length_penalty)
+    languages = {"source": settings.data.source, "target": settings.data.target}
+    require_writable(output, inputs=files_of(test, **languages))
+    pairs = read_pairs(test, **languages, split="test")
+    first = list(islice(pairs, 1))
+    if not first:
+        raise DataError(f"{test}: has no pairs to score")
     machine = {"device": device, "precision": precision, "attention": attention}
     translator = load_translator(model, settings, ensemble=ensemble, **machine)
-    pairs = read_pairs(test, source=settings.data.source, target=settings.data.target, split="test")
     totals = Totals()
     with text_output(output) as file:
-        for scores in score_pairs(translator, _windows(pairs)):
+        for scores in score_pairs(translator, _windows(chain(first, pairs))):
             totals = totals.add(scores)
             if not summary:
                 file.writelines(_layout(each, tokens, as_json) for each in scores)
@@ -109,6 +117,6 @@ def _summary(totals: "Totals", as_json: bool) -> str:
 
 def _in_words(totals: "Totals") -> str:
     return (
-        f"{totals.pairs:,} pairs, {totals.tokens:,} pieces, log P = {totals.log_probability:.2f}, "
-        f"perplexity = {totals.perplexity:.3f}"
+        f"{counted(totals.pairs, 'pair')}, {counted(totals.tokens, 'piece')}, "
+        f"log P = {totals.log_probability:.2f}, perplexity = {totals.perplexity:.3f}"
     )

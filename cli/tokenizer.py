@@ -163,4 +163,5 @@ def _as_text(report: "TokenizerReport", languages: tuple[str, str]) -> str:
         ("round trip", *(f"{side.round_trip_rate:.2%}" for side in sides)),
     ]
     lines = [f"{name:20}{source:>10}{target:>10}" for name, source, target in rows]
-    return "\n".join([*lines, f"measured on the first {report.pairs} pairs"])
+    read = "the only pair" if report.pairs == 1 else f"the first {report.pairs} pairs"
+    return "\n".join([*lines, f"measured on {read}"])

@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from tfm.cli.config import load_settings, load_translator, model_config
-from tfm.cli.decoding import with_decoding_flags
+from tfm.cli.decoding import require_effect, with_decoding_flags
 from tfm.cli.interactive import converse
 from tfm.cli.layouts import layout_of
 from tfm.cli.options import (
@@ -22,6 +22,7 @@ from tfm.cli.options import (
     Ensemble,
     Json,
     LengthPenalty,
+    MaxLength,
     Mbr,
     Model,
     NBest,
@@ -34,6 +35,7 @@ from tfm.cli.records import Parse, Record, json_record, text_record
 from tfm.cli.shared_job import Shared, has_company, require_files, translate_together
 from tfm.cli.translation_job import Job, Tally, windows
 from tfm.data.lines import arriving_parsed, read_lines, read_parsed, text_output
+from tfm.data.places import require_readable, require_writable
 
 if TYPE_CHECKING:
     from tfm.model.translator import Translator
@@ -52,10 +54,6 @@ Jsonl = Annotated[
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first record that is bad.")]
-MaxLength = Annotated[
-    int | None,
-    typer.Option("--max-length", metavar="N", help="Most pieces to write (decoding.max_length)."),
-]
 Text = Annotated[
     bool, typer.Option("--text", help="Write lines of text, though JSON objects are read.")
 ]
@@ -119,14 +117,25 @@ def translate(
 
     With --mbr chrf the translations come by expected chrF, not by score; in JSON it is `utility`.
     """
+    if interactive:
+        alternatives = n_best if n_best > 1 else None
+        _require_bare(
+            {"--input": input_, "--output": output, "--jsonl": jsonl, "--json": as_json}
+            | {"--text": text, "--strict": strict, "--scores": scores, "--n-best": alternatives}
+            | {"--alignment": alignment, "--prefix-file": prefix_file}
+        )
     jsonl, as_json = _formats(input_, output, jsonl=jsonl, as_json=as_json, text=text)
     _check_layout(as_json=as_json, scores=scores, alignment=alignment, strict=strict and not jsonl)
-    more = input_ or output or as_json or text or scores or n_best > 1
-    _check_lines(interactive and more, prefix_file and (jsonl or interactive))
+    if prefix_file and jsonl:
+        raise typer.BadParameter("--prefix-file is for lines of text; a record has `prefix`")
 
     def load() -> Job:
+        for path in (input_, prefix_file):
+            require_readable(path)
+        require_writable(output, inputs=[input_, prefix_file])
         flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
         settings = load_settings(model_config(model), set_, **flags, mbr=mbr, **decoding)
+        require_effect(settings.decoding, beam=beam, n_best=n_best)
         machine = {"device": device, "precision": precision, "attention": attention}
         machine["quantize"] = quantize
         translator = load_translator(model, settings, ensemble=ensemble, **machine)
@@ -172,11 +181,14 @@ def _check_layout(*, as_json: bool, scores: bool, alignment: bool, strict: bool)
         raise typer.BadParameter("--alignment is written in JSON; add --json")
 
 
-def _check_lines(interactive_more: object, prefixes_more: object) -> None:
-    if prefixes_more:
-        raise typer.BadParameter("--prefix-file is for lines of text; a record has `prefix`")
-    if interactive_more:
-        raise typer.BadParameter("--interactive shows one translation of each line of stdin")
+def _require_bare(others: Mapping[str, object]) -> None:
+    """Refuse all that does not go with --interactive: options by name, with what they are."""
+    for name, value in others.items():
+        if value:
+            raise typer.BadParameter(
+                f"--interactive and {name} do not go together: it shows one translation of each "
+                "line of stdin"
+            )
 
 
 def _translate(job: Job, input_: Path | None, output: Path | None, *, interactive: bool) -> Tally:

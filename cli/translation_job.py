@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 from tfm.cli import console
 from tfm.cli.layouts import Layout, Result
 from tfm.cli.records import Parse, Record
+from tfm.data.counts import counted
 from tfm.data.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,9 +30,8 @@ class Tally:
 
     def tell(self, seconds: float) -> None:
         """Say how many and how fast, and how many were cut."""
-        noun = "line" if self.records == 1 else "lines"
         speed = self.records / seconds
-        console.note(f"{self.records:,} {noun} in {seconds:.1f} s, {speed:.1f} lines/s")
+        console.note(f"{counted(self.records, 'line')} in {seconds:.1f} s, {speed:.1f} lines/s")
         if self.truncated:
             console.warn(
                 f"translations cut at the maximum length: {self.truncated:,} (see "

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tfm.data.counts import counted
 from tfm.data.errors import DataError
 from tfm.data.lines import COMPRESSED, read_lines
 
@@ -61,6 +62,12 @@ def read_pairs(corpus: str, *, source: str, target: str, split: Split) -> Iterat
 
         return _pairs(read_table(corpus, kind, source=source, target=target))
     return _read_two_files(corpus, source, target)
+
+
+def files_of(corpus: str, *, source: str, target: str) -> list[Path]:
+    """Return the files that a corpus may be read from, whether or not they are there."""
+    sides = [f"{corpus}.{language}" for language in (source, target)]
+    return [Path(name + suffix) for name in (corpus, *sides) for suffix in ("", *COMPRESSED)]
 
 
 def fingerprint(pairs: Iterable[Pair]) -> str:
@@ -126,7 +133,7 @@ def _read_two_files(prefix: str, source: str, target: str) -> Iterator[Pair]:
             yield Pair(*lines)
     if counts[0] != counts[1]:
         raise DataError(
-            f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: "
+            f"{paths[0]} has {counted(counts[0], 'line')} but {paths[1]} has {counts[1]:,}: "
             "line n of one must be the translation of line n of the other"
         )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeVar
 
 from tfm.data.errors import DataError
+from tfm.data.places import require_replaceable
 
 Line = TypeVar("Line")
 
@@ -212,9 +213,7 @@ def atomic_writer(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
         DataError: where `path` cannot be written, with the reason. Nothing is left behind.
     """
     path = Path(os.path.realpath(path))  # a link keeps pointing to the file that is replaced
-    if path.exists() and not path.is_file():
-        kind = "a directory" if path.is_dir() else "not a regular file"
-        raise DataError(f"{path}: cannot be written: it is {kind}; choose another output")
+    require_replaceable(path)
     unique = f"{os.getpid()}-{secrets.token_hex(4)}"
     temporary = path.with_name(TEMPORARY.replace("*", unique))
     try:

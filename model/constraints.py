@@ -71,7 +71,9 @@ def _require_no_clash(wanted: Mapping[str, Sequence[str]], forbidden: Sequence[s
         for text in texts:
             for word in forbidden:
                 if stands_in(word.encode(), text.encode()):
-                    raise DataError(f"`{name}` has {word!r} in {text!r}, and `forbidden` has it too")
+                    raise DataError(
+                        f"`{name}` has {word!r} in {text!r}, and `forbidden` has it too"
+                    )
 
 
 def _bars(forbidden: Sequence[str], tokenizer: Tokenizer) -> Bars:

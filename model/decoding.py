@@ -69,9 +69,13 @@ class DecodingSettings:
         _require_between(self, "temperature", 0.01, 100)
         require(0 < self.top_p <= 1, "top_p", self.top_p, "must be above 0 and at most 1")
         require(0 <= self.epsilon < 1, "epsilon", self.epsilon, "must be at least 0 and below 1")
-        for key, off in {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "epsilon": 0.0}.items():
+        off_without = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "epsilon": 0.0}
+        for key, off in (off_without | {"sampling_seed": 1}).items():
             value = getattr(self, key)
             require(self.sampling or value == off, key, value, f"must be {off:g} without sampling")
+        grouped = self.beam_groups > 1 or self.diversity == 0.5
+        rule = "must be 0.5 without groups (beam_groups above 1)"
+        require(grouped, "diversity", self.diversity, rule)
         require(
             self.max_length_ratio > 0, "max_length_ratio", self.max_length_ratio, "must be above 0"
         )

@@ -13,6 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from tfm.data.counts import counted
 from tfm.data.errors import DataError
 
 METRICS: dict[str, Metric] = {
@@ -58,7 +59,7 @@ class Scores:
         }
         signatures = [f"{name:<16}  {each.signature}" for name, each in named.items()]
         figures = [f"{name} = {each.value:.1f}" for name, each in named.items()]
-        return "\n".join([f"{self.segments} pairs", *signatures, *figures])
+        return "\n".join([counted(self.segments, "pair"), *signatures, *figures])
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
@@ -85,7 +86,8 @@ def require_equal_counts(hypotheses: int, references: int, *, where: str = "hypo
     """Raise `DataError` unless there is one hypothesis per reference; `where` is their place."""
     if hypotheses != references:
         raise DataError(
-            f"{where}: {hypotheses} lines, but the test set has {references} pairs; "
+            f"{where}: {counted(hypotheses, 'line')}, but the test set has "
+            f"{counted(references, 'pair')}; "
             "each pair needs exactly one line, in the same order"
         )
 

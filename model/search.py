@@ -74,7 +74,8 @@ def beam_search(
             (`truncated`) come after all finished ones. With `settings.sampling`, so many are drawn.
 
     Raises:
-        SettingsError: if `n_best` is above `settings.beam`, without sampling.
+        SettingsError: if `n_best` is above `settings.beam`, unless that many samples are drawn,
+            without `settings.mbr`.
         CheckpointError: if the model computes something that is not a number.
     """
     ensemble = model if isinstance(model, Ensemble) else Ensemble([prepare(model)])
@@ -157,8 +158,9 @@ def force_score(
 
 
 def _require_n_best(settings: DecodingSettings, n_best: int) -> None:
-    if n_best < 1 or (n_best > settings.beam and not settings.sampling):
-        most = "" if settings.sampling else f" and at most `beam` ({settings.beam})"
+    drawn = settings.sampling and settings.mbr == "none"
+    if n_best < 1 or (n_best > settings.beam and not drawn):
+        most = "" if drawn else f" and at most `beam` ({settings.beam})"
         raise SettingsError(f"`n_best` must be at least 1{most}, but is {n_best}.")
 
 

@@ -147,8 +147,8 @@ class Translator:
         Args:
             texts: any text; a line break in it does not come out again. A `Request` also says what
                 is to hold for its text alone.
-            n_best: how many alternatives, at most `beam` if they are not sampled; with `mbr` only
-                those of distinct text.
+            n_best: how many alternatives, at most `beam` if they are not sampled; with `mbr` at
+                most `beam` in any case, and only those of distinct text.
             beam, length_penalty, max_length, mbr: in place of those of `self.decoding`.
 
         Raises:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from tfm.cli.main import main
 from tfm.data.batching import Batch, EncodedCorpus, Side, make_batch
 from tfm.data.tokenizer import BOS
 from tfm.model import linear
@@ -105,8 +106,13 @@ def test_the_share_of_the_peak_is_that_of_the_arithmetic() -> None:
     assert speed.share_of_peak == pytest.approx(rate / speed.peak_flops)
 
 
+def test_training_takes_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "train", "--seconds", "0"]) == 2
+    assert "--seconds 0: must be above 0" in capsys.readouterr().err
+
+
 def test_the_command_prints_a_table_or_json(run_tfm: Callable[..., Any]) -> None:
-    arguments = ["bench", "train", "--train", "builtin:200", "--seconds", "0"]
+    arguments = ["bench", "train", "--train", "builtin:200", "--seconds", "0.001"]
     for setting in ("tokenizer.vocab_size=450", "model.d_model=32", "training.batch_tokens=600"):
         arguments += ["--set", setting]
     done = run_tfm(*arguments, "--json", "--precision", "fp32")

@@ -223,6 +223,8 @@ def test_the_command_prints_a_table_and_tells_what_does_not_fit(capsys):
         (["--backends", "math,fast"], 2, "'fast' is none of math, sdpa, flash, local"),
         (["--dtypes", "fp8"], 2, "'fp8' is none of fp32, bf16, fp16"),
         (["--window", "7"], 2, "--window 7: must be even"),
+        (["-o", __file__], 1, f"{__file__}: a file, not a directory; choose another -o"),
+        (["-o", f"{__file__}/x/y"], 1, f"{__file__}: a file, not a directory"),
     ],
 )
 def test_a_wrong_list_is_one_line(flags, code, said, capsys):

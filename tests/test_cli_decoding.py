@@ -68,6 +68,12 @@ def test_eval_has_the_same_flags(tiny_model: Path, capsys: pytest.CaptureFixture
     flags = ["--test", "builtin:2", "--json", "--device", "cpu", "--min-length", "7"]
     assert main(["eval", str(tiny_model), *flags]) == 0
     assert json.loads(capsys.readouterr().out)["decoding"]["min_length"] == 7
+    flags[-2:] = ["--max-length", "9"]
+    assert main(["eval", str(tiny_model), *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["decoding"]["max_length"] == 9
+    flags[-2:] = ["--sampling", "--beam", "3"]
+    assert main(["eval", str(tiny_model), *flags]) == 1
+    assert "--beam 3: does nothing with sampling" in capsys.readouterr().err
 
 
 def test_a_value_out_of_range_names_its_flag(

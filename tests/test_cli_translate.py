@@ -177,7 +177,6 @@ def test_bad_utf8_is_named_and_what_came_before_is_written(tfm: Tfm, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--n-best", 9], 1, "at most `beam` (5), but is 9"),
         (["--set", "decoding.beam_size=3"], 2, "did you mean `beam`?"),
         (["--set", "model.dropout=0"], 1, "only [decoding] can be changed"),
         (["--beam", 0], 2, "--beam 0: `beam` must be at least 1, but is 0"),
@@ -187,19 +186,46 @@ def test_bad_utf8_is_named_and_what_came_before_is_written(tfm: Tfm, tmp_path: P
         (["--temperature", "x"], 2, "--temperature x: must be a number; see tfm translate --help"),
         (["--mbr", "bleu"], 2, "--mbr bleu: must be one of none, chrf; see tfm translate --help"),
         (["--max-length", 0], 2, "--max-length 0"),
-        (["--input", "no/such/file"], 1, "no/such/file: "),
-        (["--output", "no/such/file"], 1, "no/such"),
         (["--attention", "flash", "--precision", "fp16"], 1, "fp16"),
+        (["--n-best", 9], 1, "--n-best 9: must be at most `beam` (5)"),
+        (["--sampling", "--mbr", "chrf", "--n-best", 9, "--beam", 4], 1, "--n-best 9: must be"),
+        (["--sampling", "--beam", 3], 1, "--beam 3: does nothing with sampling"),
+        (["--sampling-seed", 2], 2, "--sampling-seed 2: `sampling_seed` must be 1 without sampling"),
+        (["--diversity", 2], 2, "--diversity 2.0: `diversity` must be 0.5 without groups"),
+        (["--input", "no/such/file"], 1, "no/such/file: "),
+        (["--prefix-file", "no/such/file"], 1, "no/such/file: "),
+        (["--output", "no/such/file"], 1, "no/such; make it or choose another -o"),
+        (["--output", "/"], 1, "/: cannot be written: it is a directory"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(
     tfm: Tfm, arguments: list[object], code: int, message: str
 ) -> None:
-    """A value that an option can never have is wrong usage, 2; else 1."""
+    """What settings do not allow is wrong usage, 2; else 1."""
     found, out, err = tfm(*arguments, stdin="I\n")
     assert (found, out) == (code, b"")
     assert message in err.splitlines()[-1]
     assert "Traceback" not in err
+    late = ("--set", "--attention")  # what only the model knows
+    assert arguments[0] in late or "device" not in err, "it was loaded in vain"
+
+
+@pytest.mark.parametrize("flags", [["--sampling-seed", 1], ["--diversity", 0.5], ["--top-k", 0]])
+def test_a_value_that_is_the_default_is_no_error(tfm: Tfm, flags: list[object]) -> None:
+    assert tfm(*flags, stdin="I\n")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["in.en", "linked.en", "./in.en"])
+@pytest.mark.parametrize("read", ["--input", "--prefix-file"])
+def test_what_is_read_is_not_replaced(
+    tfm: Tfm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, read: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.en").write_text("A dog runs.\n")
+    Path("linked.en").symlink_to("in.en")
+    code, _, err = tfm(read, "in.en", "-o", name, stdin="I\n")
+    assert code == 1 and f"{Path(name)}: is read, and would be replaced" in err.splitlines()[-1]
+    assert Path("in.en").read_text() == "A dog runs.\n"
 
 
 def test_missing_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

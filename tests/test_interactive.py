@@ -147,13 +147,25 @@ def test_a_growing_file_is_translated_as_it_grows(
 
 
 @pytest.mark.parametrize(
-    "flags", [["-i", "x"], ["-o", "x"], ["--json"], ["--scores"], ["--n-best", "2"], ["--jsonl"]]
+    "flags",
+    [
+        ["--input", "x"],
+        ["--output", "x.jsonl"],
+        ["--json"],
+        ["--jsonl"],
+        ["--text"],
+        ["--strict"],
+        ["--scores"],
+        ["--n-best", "2"],
+        ["--alignment"],
+        ["--prefix-file", "x"],
+    ],
 )
 def test_what_does_not_fit_an_interactive_session_is_refused(
     capsys: pytest.CaptureFixture[str], tiny_model: Path, flags: list[str]
 ) -> None:
     assert main(["translate", str(tiny_model), "--interactive", *flags]) == 2
-    assert "--interactive" in capsys.readouterr().err
+    assert f"--interactive and {flags[0]} do not go together" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

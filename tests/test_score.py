@@ -109,6 +109,30 @@ def test_wrong_use_is_refused_and_long_texts_are_said(
     assert len(said) == 1 and "longer than the model was trained on (128" in said[0]
 
 
+def test_what_cannot_be_done_is_said_before_the_model_is_loaded(
+    capsys: pytest.CaptureFixture[str], tiny_model: Path, tmp_path: Path, corpus: str
+) -> None:
+    for language in ("en", "de"):
+        (tmp_path / f"empty.{language}").write_text("")
+    code, out, err = run(capsys, tiny_model, str(tmp_path / "empty"), "--summary")
+    assert (code, out) == (1, "")
+    assert "empty: has no pairs to score" in err and "device" not in err
+    for verb in ("score", "eval"):
+        flags = ["--test", corpus, "--device", "cpu", "-o", f"{corpus}.de"]
+        assert main([verb, str(tiny_model), *flags]) == 1
+        err = capsys.readouterr().err
+        assert "t.de: is read, and would be replaced" in err and "device" not in err
+    assert (tmp_path / "t.de").read_text().startswith("Ein Hund rennt.")
+
+
+def test_one_pair_is_no_pairs(
+    capsys: pytest.CaptureFixture[str], tiny_model: Path, tmp_path: Path
+) -> None:
+    for language in ("en", "de"):
+        (tmp_path / f"one.{language}").write_text("I\n")
+    assert run(capsys, tiny_model, str(tmp_path / "one"), "--summary")[1].startswith("1 pair, ")
+
+
 def test_no_pairs_have_no_perplexity_but_one() -> None:
     assert Totals().perplexity == 1.0
     assert Totals(1, 1, -1e6).perplexity == math.inf
