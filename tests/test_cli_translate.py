@@ -190,7 +190,11 @@ def test_bad_utf8_is_named_and_what_came_before_is_written(tfm: Tfm, tmp_path: P
         (["--n-best", 9], 1, "--n-best 9: must be at most `beam` (5)"),
         (["--sampling", "--mbr", "chrf", "--n-best", 9, "--beam", 4], 1, "--n-best 9: must be"),
         (["--sampling", "--beam", 3], 1, "--beam 3: does nothing with sampling"),
-        (["--sampling-seed", 2], 2, "--sampling-seed 2: `sampling_seed` must be 1 without sampling"),
+        (
+            ["--sampling-seed", 2],
+            2,
+            "--sampling-seed 2: `sampling_seed` must be 1 without sampling",
+        ),
         (["--diversity", 2], 2, "--diversity 2.0: `diversity` must be 0.5 without groups"),
         (["--input", "no/such/file"], 1, "no/such/file: "),
         (["--prefix-file", "no/such/file"], 1, "no/such/file: "),
