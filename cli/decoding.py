@@ -84,8 +84,8 @@ def require_effect(decoding: "DecodingSettings", *, beam: int | None, n_best: in
     drawn = decoding.sampling and decoding.mbr == "none"
     if n_best > decoding.beam and not drawn:
         raise SettingsError(
-            f"--n-best {n_best}: must be at most `beam` ({decoding.beam}), which --beam {n_best} "
-            "widens"
+            f"--n-best {n_best}: must be at most `beam` ({decoding.beam}), but is {n_best}; "
+            f"--beam {n_best} widens it"
         )
     if beam is not None and drawn:
         raise SettingsError(

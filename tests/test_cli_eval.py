@@ -137,7 +137,7 @@ def test_unequal_counts_are_refused_with_both(
     short = tmp_path / "short.de"
     short.write_text("Ein Hund.\n")
     result = tfm_eval("--test", tiny_corpus, "--hypotheses", short)
-    refused(result, "short.de", "1 lines", "6 pairs")
+    refused(result, "short.de", "1 line,", "6 pairs")
 
 
 def test_bad_utf8_names_file_line_and_byte(tfm_eval: Tfm, tiny_corpus: str, tmp_path: Path) -> None:
