@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,9 +107,8 @@ def evaluate(
         conditions["hypotheses"] = hypotheses
     elif model is not None:
         machine = {"device": device, "precision": precision, "attention": attention}
-        translator = load_translator(
-            model, settings, ensemble=ensemble, quantize=quantize, **machine
-        )
+        load = partial(load_translator, model, settings, ensemble=ensemble, **machine)
+        translator = load(quantize=quantize)
         sources = [pair.source for pair in pairs]
         lines = _translate(translator, sources, output)
         conditions |= {"model": str(model), "run": translator.describe()}
@@ -116,9 +116,8 @@ def evaluate(
             conditions["ensemble"] = [str(other) for other in ensemble]
         conditions["decoding"] = asdict(settings.decoding)
         if quantize != "none":
-            exact = load_translator(model, settings, ensemble=ensemble, **machine)
-            bleu = score(_translate(exact, sources, None), references).bleu.value
-            conditions |= {"quantize": quantize, "bleu_without_quantize": bleu}
+            exact = score(_translate(load(), sources, None), references).bleu.value
+            conditions |= {"quantize": quantize, "bleu_without_quantize": exact}
     if looks_tokenized(lines):
         console.warn("the translations look tokenised (` .`), but scores are of raw text only")
     scores = score(lines, references)

@@ -3,9 +3,11 @@
 import functools
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -321,3 +323,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU (make gpu-check)"))
+
+
+@pytest.fixture(scope="session")
+def read_until() -> Callable[..., bytes]:
+    """Read a descriptor until some bytes have come; fail instead of waiting for ever."""
+
+    def read(descriptor: int, end: bytes, *, seconds: float = 120) -> bytes:
+        found = b""
+        until = time.monotonic() + seconds
+        while not found.endswith(end):
+            ready, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0))
+            assert ready, f"nothing after {found!r}"
+            chunk = os.read(descriptor, 4096)
+            assert chunk, f"closed after {found!r}"
+            found += chunk
+        return found
+
+    return read

@@ -3,10 +3,8 @@
 import io
 import json
 import os
-import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +26,7 @@ LINES = [
     "I",
 ]
 Tfm = Callable[..., tuple[int, bytes, str]]
+ReadUntil = Callable[..., bytes]
 
 
 @pytest.fixture
@@ -112,7 +111,9 @@ def test_windows_of_a_file_keep_the_order(
     assert whole[1].count(b"\n") == 10
 
 
-def test_the_first_lines_of_a_file_wait_for_few_others(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_first_lines_of_a_file_wait_for_few_others(
+    tiny_model: Path, tmp_path: Path, read_until: ReadUntil
+) -> None:
     """A pipe stands in for a file that is so long that its end does not come."""
     pipe = tmp_path / "endless"
     os.mkfifo(pipe)
@@ -253,20 +254,9 @@ def start(tiny_model: Path, *arguments: str, **pipes: int) -> "subprocess.Popen[
     return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipes)  # type: ignore[call-overload]
 
 
-def read_until(descriptor: int, end: bytes, *, seconds: float = 120) -> bytes:
-    """Read until `end` has come; fail instead of waiting for ever."""
-    found = b""
-    until = time.monotonic() + seconds
-    while not found.endswith(end):
-        ready, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0))
-        assert ready, f"nothing after {found!r}"
-        chunk = os.read(descriptor, 4096)
-        assert chunk, f"closed after {found!r}"
-        found += chunk
-    return found
-
-
-def test_a_pipe_that_stays_open_is_answered_line_by_line(tiny_model: Path) -> None:
+def test_a_pipe_that_stays_open_is_answered_line_by_line(
+    tiny_model: Path, read_until: ReadUntil
+) -> None:
     with start(tiny_model) as process:
         assert process.stdin and process.stdout
         for line in (b"A dog runs.\n", b"\n", b"The cat sleeps.\n"):
@@ -277,7 +267,7 @@ def test_a_pipe_that_stays_open_is_answered_line_by_line(tiny_model: Path) -> No
         assert process.wait(60) == 0
 
 
-def test_a_closed_pipe_ends_quietly(tiny_model: Path) -> None:
+def test_a_closed_pipe_ends_quietly(tiny_model: Path, read_until: ReadUntil) -> None:
     with start(tiny_model, "--beam", "1") as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write(b"A dog runs.\n")
@@ -290,7 +280,7 @@ def test_a_closed_pipe_ends_quietly(tiny_model: Path) -> None:
         assert b"rror" not in process.stderr.read()
 
 
-def test_a_terminal_is_prompted(tiny_model: Path) -> None:
+def test_a_terminal_is_prompted(tiny_model: Path, read_until: ReadUntil) -> None:
     controller, terminal = os.openpty()
     with start(tiny_model, stdin=terminal) as process:
         os.close(terminal)
@@ -306,7 +296,9 @@ def test_a_terminal_is_prompted(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["-", "/dev/stdout"])
-def test_stdout_can_be_named_as_the_output(tiny_model: Path, tmp_path: Path, name: str) -> None:
+def test_stdout_can_be_named_as_the_output(
+    tiny_model: Path, tmp_path: Path, name: str, read_until: ReadUntil
+) -> None:
     with start(tiny_model, "-i", "-", "-o", name, stdout=subprocess.PIPE) as process:
         assert process.stdin and process.stdout
         process.stdin.write(b"A dog runs.\n")  # and stays open: the answer comes at once

@@ -1,12 +1,10 @@
 """`tfm translate --interactive`: a line in, its translation while it grows; and `tail -f`."""
 
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,8 @@ from tfm.cli.interactive import last_cells
 from tfm.cli.main import main
 from tfm.model import Translator
 from tfm.model.settings import DecodingSettings
+
+ReadUntil = Callable[..., bytes]
 
 TEXT = "I do not see the house."
 
@@ -30,19 +30,6 @@ def start(model: Path, *flags: str, **streams: Any) -> subprocess.Popen[bytes]:
     shown = {"NO_COLOR": "", "CI": "", "TERM": "xterm", "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tfm.cli", "translate", str(model), "--device", "cpu", *flags]
     return subprocess.Popen(command, env=os.environ | shown, bufsize=0, **pipes | streams)
-
-
-def read_until(descriptor: int, end: bytes, *, seconds: float = 120) -> bytes:
-    """Read until `end` has come; fail instead of waiting for ever."""
-    found = b""
-    until = time.monotonic() + seconds
-    while not found.endswith(end):
-        ready, _, _ = select.select([descriptor], [], [], max(until - time.monotonic(), 0))
-        assert ready, f"nothing after {found!r}"
-        chunk = os.read(descriptor, 4096)
-        assert chunk, f"closed after {found!r}"
-        found += chunk
-    return found
 
 
 def test_a_translation_grows_to_what_it_is_at_last(translator: Translator) -> None:
@@ -83,7 +70,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 def test_a_terminal_shows_it_in_place_and_ctrl_d_ends_well(
-    tiny_model: Path, translator: Translator, terminal: tuple[int, int]
+    tiny_model: Path, translator: Translator, terminal: tuple[int, int], read_until: ReadUntil
 ) -> None:
     ours, theirs = terminal
     with start(tiny_model, "--interactive", stdin=theirs, stderr=theirs) as process:
@@ -102,7 +89,7 @@ def test_a_terminal_shows_it_in_place_and_ctrl_d_ends_well(
 
 
 def test_without_a_terminal_lines_come_out_plain_one_by_one(
-    tiny_model: Path, translator: Translator
+    tiny_model: Path, translator: Translator, read_until: ReadUntil
 ) -> None:
     with start(tiny_model, "--interactive") as process:
         assert process.stdin and process.stdout and process.stderr
@@ -116,7 +103,7 @@ def test_without_a_terminal_lines_come_out_plain_one_by_one(
         assert b"\x1b" not in said and b"en> " not in said
 
 
-def test_ctrl_c_interrupts(tiny_model: Path) -> None:
+def test_ctrl_c_interrupts(tiny_model: Path, read_until: ReadUntil) -> None:
     with start(tiny_model, "--interactive") as process:
         assert process.stdin and process.stdout and process.stderr
         process.stdin.write(b"A dog runs.\n")
@@ -127,7 +114,7 @@ def test_ctrl_c_interrupts(tiny_model: Path) -> None:
 
 
 def test_a_growing_file_is_translated_as_it_grows(
-    tiny_model: Path, translator: Translator, tmp_path: Path
+    tiny_model: Path, translator: Translator, tmp_path: Path, read_until: ReadUntil
 ) -> None:
     """`tail -f FILE | tfm translate`: a line is answered though no other one follows."""
     file = tmp_path / "growing"
