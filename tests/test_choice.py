@@ -63,9 +63,12 @@ def test_auto_uses_math_on_a_cpu_where_dropout_rules_out_fused_kernels():
     assert plan("auto", dropout=0.1, training=False).encoder is sdpa.attend
 
 
-def test_auto_trains_in_half_precision_on_a_cpu_by_math_until_memory_is_at_stake(monkeypatch):
-    assert plan("auto", dtype=torch.bfloat16, training=False).encoder is sdpa.attend
-    chosen = plan("auto", dtype=torch.bfloat16)
+@pytest.mark.parametrize("training", [True, False])
+def test_auto_takes_math_for_half_precision_on_a_cpu_until_memory_is_at_stake(
+    monkeypatch, training
+):
+    assert plan("auto", training=training).encoder is sdpa.attend
+    chosen = plan("auto", dtype=torch.bfloat16, training=training)
     assert chosen.encoder is math_while_small
     assert "beyond 17 million scores a batch" in chosen.describe()[0]
     used = []

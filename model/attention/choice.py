@@ -132,10 +132,10 @@ def choose(name: str, kind: Kind, given: Conditions) -> Choice:
     if name == "auto" and given.device.type == "cpu" and given.dropout:
         why = f"math: attention dropout {given.dropout} rules out the CPU flash kernel"
         return Choice(formula.attend, why)
-    if name == "auto" and given.device.type == "cpu" and given.half and given.training:
+    if name == "auto" and given.device.type == "cpu" and given.half:
         why = (
             f"math, or CPU flash kernel (SDPA) beyond {LARGEST_SCORES / 1e6:.0f} million scores a "
-            "batch: math trains faster in half precision, but holds the T x S matrix"
+            "batch: math is faster in half precision, but holds the T x S matrix"
         )
         return Choice(math_while_small, why)
     if name in ("auto", "sdpa"):

@@ -13,6 +13,7 @@ import torch
 from tfm.data.batching import Batch
 from tfm.model.attention.forms import AttentionForm
 from tfm.model.layers import gated_width
+from tfm.model.linear import multiply
 from tfm.model.settings import ModelSettings
 
 IntArray = npt.NDArray[np.int64]
@@ -49,15 +50,17 @@ def seen(form: AttentionForm, N: IntArray, model: ModelSettings) -> IntArray:
 
 
 def measure_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the FLOP per second of the fastest of many large products in `dtype`."""
+    """Return the FLOP per second of the fastest of many large products in `dtype`.
+
+    They are made by the library that the network's are made by, or a share could exceed the whole.
+    """
     n = PEAK_SIZES.get(device.type, 1024)
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    out = torch.empty_like(a)
     fastest = float("inf")
     end = time.perf_counter() + PEAK_SECONDS
     while time.perf_counter() < end:
         begin = time.perf_counter()
-        torch.mm(a, b, out=out)
+        multiply(a, b)
         wait_for(device)
         fastest = min(fastest, time.perf_counter() - begin)
     return 2 * n**3 / fastest
