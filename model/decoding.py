@@ -12,7 +12,7 @@ class DecodingSettings:
 
     log P(target | source) / n ** length_penalty.
 
-    `repetition_penalty` changes this P; `tfm.model.processors` has the formula.
+    `repetition_penalty` changes this P; `tfm.model.search.processors` has the formula.
     """
 
     beam: int = 5  # 1 is greedy
@@ -26,14 +26,14 @@ class DecodingSettings:
     # section 4.1, who take 1.2).
     repetition_penalty: float = 1.0
     # Above 0, source pieces that a translation hardly attends to cost score (Wu et al. 2016,
-    # equation 14, who take 0.2): `tfm.model.coverage` has the formula.
+    # equation 14, who take 0.2): `tfm.model.search.coverage` has the formula.
     coverage_penalty: float = 0.0
     # Diverse beam search (Vijayakumar et al. 2016): so many groups share the beam, and an id counts
     # less by `diversity` for each hypothesis of an earlier group that takes it at the same step.
     beam_groups: int = 1
     diversity: float = 0.5
-    # Draw translations from the model instead of searching for the best: `tfm.model.sampling` has
-    # the formulas. The cuts are off at 0, 1 and 0.
+    # Draw translations from the model instead of searching for the best; the formulas stand in
+    # `tfm.model.search.sampling`. The cuts are off at 0, 1 and 0.
     sampling: bool = False
     temperature: float = 1.0  # above 1 evens the probabilities out, below 1 sharpens them
     top_k: int = 0
@@ -41,7 +41,7 @@ class DecodingSettings:
     epsilon: float = 0.0  # Hewitt et al. 2022 take 0.0003 to 0.0009
     sampling_seed: int = 1
     # Of all hypotheses of the beam, or of so many samples, take the one with the highest expected
-    # chrF: `tfm.model.mbr`.
+    # chrF: `tfm.model.search.mbr`.
     mbr: Literal["none", "chrf"] = "none"
 
     def __post_init__(self) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from tfm.data.corpus import Pair
 from tfm.data.tokenizer import EOS
-from tfm.model.ensemble import log_of_mean
-from tfm.model.search import force_score
+from tfm.model.search.beam import force_score
+from tfm.model.search.ensemble import log_of_mean
 from tfm.model.translator import Translator
 
 

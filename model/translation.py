@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from tfm.data.tokenizer import Tokenizer
-from tfm.model.mbr import Choice
+from tfm.model.search.mbr import Choice
 from tfm.model.settings import DecodingSettings
 from tfm.model.units import Unit, join_units
 

@@ -15,15 +15,15 @@ import torch
 
 from tfm.data.tokenizer import EOS
 from tfm.model.attention.choice import AttentionPlan, resolve
-from tfm.model.beams import Beams, Hypothesis
 from tfm.model.checkpoint import LoadedModel, load_model
-from tfm.model.constraints import Constraints, constraints_of, require_possible
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
-from tfm.model.ensemble import Ensemble, require_same_vocabulary
-from tfm.model.mbr import Choice, rerank
-from tfm.model.prepared import prepare
 from tfm.model.request import Request
-from tfm.model.search import beam_search
+from tfm.model.search.beam import beam_search
+from tfm.model.search.beams import Beams, Hypothesis
+from tfm.model.search.constraints import Constraints, constraints_of, require_possible
+from tfm.model.search.ensemble import Ensemble, require_same_vocabulary
+from tfm.model.search.mbr import Choice, rerank
+from tfm.model.search.prepared import prepare
 from tfm.model.settings import DecodingSettings
 from tfm.model.translation import Translation, assemble
 from tfm.model.units import Unit, join_units, units_of
@@ -48,8 +48,8 @@ class Translator:
     Args:
         loaded: a model directory in memory, the network where and in which precision it is to run.
         plan: the attention backends it runs with.
-        others: what else is asked about each next piece; see `tfm.model.ensemble`. All settings
-            are those of the first model.
+        others: what else is asked about each next piece (`tfm.model.search.ensemble`). All
+            settings are those of the first model.
         quantize: none or int8: products in 8 bits, on a CPU.
 
     Attributes:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from tfm.model.beams import Beams
-from tfm.model.ensemble import Ensemble
-from tfm.model.scorer import Scorer
+from tfm.model.search.beams import Beams
+from tfm.model.search.ensemble import Ensemble
+from tfm.model.search.scorer import Scorer
 
 
 class Watched(Ensemble):

@@ -11,7 +11,7 @@ import torch
 
 from tfm.data.tokenizer import EOS, Tokenizer
 from tfm.model.benchmarks.translate import Work
-from tfm.model.search import beam_search
+from tfm.model.search.beam import beam_search
 from tfm.model.settings import DecodingSettings, ModelSettings, Settings
 
 SMALL = ModelSettings(d_model=16, d_ff=24, heads=2, encoder_layers=1, decoder_layers=2)

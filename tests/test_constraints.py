@@ -19,9 +19,9 @@ from tfm.data.phrases import ForbiddenPhrase, PieceIndex
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model import Translator
 from tfm.model.attention.padding import Padding
-from tfm.model.constraints import Constraints
 from tfm.model.request import Request
-from tfm.model.search import beam_search, force_score
+from tfm.model.search.beam import beam_search, force_score
+from tfm.model.search.constraints import Constraints
 from tfm.model.settings import DecodingSettings, ModelSettings
 from tfm.model.transformer import Transformer
 

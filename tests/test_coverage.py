@@ -10,10 +10,10 @@ import torch
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model.attention.alignment import alignment_layer
-from tfm.model.ensemble import Ensemble
 from tfm.model.inspection.capture import capture
-from tfm.model.prepared import prepare
-from tfm.model.search import Hypothesis, beam_search
+from tfm.model.search.beam import Hypothesis, beam_search
+from tfm.model.search.ensemble import Ensemble
+from tfm.model.search.prepared import prepare
 from tfm.model.settings import DecodingSettings, ModelSettings
 from tfm.model.transformer import Transformer
 

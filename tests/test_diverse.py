@@ -10,7 +10,7 @@ import torch
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model.attention.padding import Padding
-from tfm.model.search import Hypothesis, beam_search, force_score
+from tfm.model.search.beam import Hypothesis, beam_search, force_score
 from tfm.model.settings import DecodingSettings, ModelSettings
 from tfm.model.transformer import Transformer
 

@@ -19,10 +19,10 @@ from tfm.data.tokenizer import BOS, EOS, PAD, UNK, train_tokenizer
 from tfm.model import Translator
 from tfm.model.attention.padding import Padding
 from tfm.model.checkpoint import build_model, load_model, save_weights
-from tfm.model.ensemble import Ensemble, log_of_mean
 from tfm.model.forced import score_pairs
-from tfm.model.prepared import prepare
-from tfm.model.search import beam_search
+from tfm.model.search.beam import beam_search
+from tfm.model.search.ensemble import Ensemble, log_of_mean
+from tfm.model.search.prepared import prepare
 from tfm.model.settings import DecodingSettings, ModelSettings, Settings
 from tfm.model.transformer import Transformer
 

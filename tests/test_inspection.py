@@ -31,7 +31,7 @@ from tfm.model.inspection.report import (
 )
 from tfm.model.inspection.sentence import merge_words, source_sentence, target_sentence
 from tfm.model.inspection.views import views
-from tfm.model.prepared import prepare
+from tfm.model.search.prepared import prepare
 from tfm.model.settings import ModelSettings
 from tfm.model.transformer import Transformer
 from tfm.model.translator import Translator

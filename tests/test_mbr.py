@@ -14,8 +14,8 @@ from sacrebleu.metrics.chrf import CHRF
 from tfm.cli.main import main
 from tfm.data.errors import SettingsError
 from tfm.model import Translator
-from tfm.model.beams import Hypothesis
-from tfm.model.mbr import chrf_table, rank, rerank
+from tfm.model.search.beams import Hypothesis
+from tfm.model.search.mbr import chrf_table, rank, rerank
 from tfm.model.translation import Candidate
 
 TEXTS = ["The woman reads a book.", "A dog runs.", "", "I do not see the house."]

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from tfm.model.attention import cached
 from tfm.model.attention.padding import Padding
-from tfm.model.cache import DecoderCache
-from tfm.model.prepared import Prepared, prepare
-from tfm.model.products import Packed, Product
+from tfm.model.search.cache import DecoderCache
+from tfm.model.search.prepared import Prepared, prepare
+from tfm.model.search.products import Packed, Product
 from tfm.model.settings import ModelSettings
 from tfm.model.transformer import Transformer
 

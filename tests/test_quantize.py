@@ -13,9 +13,9 @@ from tfm.data.errors import BackendError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model import Translator
 from tfm.model.attention.padding import Padding
-from tfm.model.prepared import Prepared, prepare
-from tfm.model.products import Int8, Product, choose_product
-from tfm.model.search import beam_search
+from tfm.model.search.beam import beam_search
+from tfm.model.search.prepared import Prepared, prepare
+from tfm.model.search.products import Int8, Product, choose_product
 from tfm.model.settings import DecodingSettings, ModelSettings
 from tfm.model.transformer import Transformer
 

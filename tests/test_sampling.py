@@ -14,9 +14,9 @@ from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model import Translator
 from tfm.model.attention.padding import Padding
-from tfm.model.mbr import rank
-from tfm.model.sampling import draw
-from tfm.model.search import beam_search, force_score
+from tfm.model.search.beam import beam_search, force_score
+from tfm.model.search.mbr import rank
+from tfm.model.search.sampling import draw
 from tfm.model.settings import DecodingSettings, ModelSettings
 from tfm.model.transformer import Transformer
 

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model.attention.padding import Padding
-from tfm.model.beams import Beams, best_extensions, stable_topk
-from tfm.model.scorer import NetworkScorer
-from tfm.model.search import (
+from tfm.model.search.beam import (
     Hypothesis,
     batches_by_length,
     beam_search,
@@ -23,6 +21,8 @@ from tfm.model.search import (
     force_score,
     search,
 )
+from tfm.model.search.beams import Beams, best_extensions, stable_topk
+from tfm.model.search.scorer import NetworkScorer
 from tfm.model.settings import DecodingSettings, ModelSettings
 from tfm.model.transformer import Transformer
 

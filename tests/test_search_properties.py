@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model.attention.padding import Padding
-from tfm.model.constraints import Constraints
-from tfm.model.search import Hypothesis, beam_search, force_score
+from tfm.model.search.beam import Hypothesis, beam_search, force_score
+from tfm.model.search.constraints import Constraints
 from tfm.model.settings import DecodingSettings, ModelSettings
 from tfm.model.transformer import Transformer
 

@@ -24,7 +24,7 @@ from tfm.data.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 from tfm.model.attention.choice import resolve
 from tfm.model.chart import round_ticks
 from tfm.model.checkpoint import build_model, load_weights, weights_of
-from tfm.model.search import beam_search
+from tfm.model.search.beam import beam_search
 from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import read_tensors
 from tfm.model.training.curve import learning_curve

@@ -12,7 +12,7 @@ from tfm.data.segments import join_segments, split_line
 from tfm.data.tokenizer import EOS
 from tfm.model import Request, Translator
 from tfm.model.checkpoint import LoadedModel
-from tfm.model.search import force_score
+from tfm.model.search.beam import force_score
 from tfm.model.translation import Candidate
 
 NEAR_TIE = 0.1  # nats; bf16 moves a log probability of the tiny trained model by up to 0.03

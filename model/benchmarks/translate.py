@@ -21,8 +21,8 @@ from tfm.model.attention.choice import resolve
 from tfm.model.benchmarks.products import wait_for
 from tfm.model.checkpoint import build_model, load_model
 from tfm.model.device import resolve_precision
-from tfm.model.prepared import Prepared
-from tfm.model.search import Hypothesis, beam_search
+from tfm.model.search.beam import Hypothesis, beam_search
+from tfm.model.search.prepared import Prepared
 from tfm.model.settings import Settings
 from tfm.model.transformer import Transformer
 

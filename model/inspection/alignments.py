@@ -21,8 +21,8 @@ from tfm.model.attention.padding import Padding
 from tfm.model.inspection.capture import Floats
 from tfm.model.inspection.report import Link
 from tfm.model.inspection.sentence import merge_words, source_sentence, target_sentence
-from tfm.model.scorer import pad
-from tfm.model.search import batches_by_length
+from tfm.model.search.beam import batches_by_length
+from tfm.model.search.scorer import pad
 from tfm.model.transformer import Transformer
 from tfm.model.translation import Candidate, Part
 from tfm.model.translator import Translator

@@ -10,8 +10,8 @@ from tfm.data.batching import EncodedCorpus, epoch_batches, make_batch
 from tfm.data.corpus import Pair
 from tfm.data.tokenizer import EOS, Tokenizer
 from tfm.model.evaluation import METRICS
-from tfm.model.prepared import Prepared
-from tfm.model.search import batches_by_length, beam_search
+from tfm.model.search.beam import batches_by_length, beam_search
+from tfm.model.search.prepared import Prepared
 from tfm.model.settings import DecodingSettings, Settings
 from tfm.model.training.micro_batches import count_target_tokens
 from tfm.model.training.step import Learner

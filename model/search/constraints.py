@@ -9,11 +9,11 @@ from torch import Tensor
 from tfm.data.errors import DataError, SettingsError
 from tfm.data.phrases import ForbiddenPhrase, stands_in
 from tfm.data.tokenizer import Tokenizer
-from tfm.model.beams import Beams, Hypothesis
 from tfm.model.decoding import DecodingSettings
-from tfm.model.processors import Processor
 from tfm.model.request import Request
-from tfm.model.required import Required, missing
+from tfm.model.search.beams import Beams, Hypothesis
+from tfm.model.search.processors import Processor
+from tfm.model.search.required import Required, missing
 
 Bars = Callable[[Sequence[int]], Collection[int]]  # the ids so far, to those that may not follow
 

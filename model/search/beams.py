@@ -1,4 +1,4 @@
-"""The steps of beam search: pure functions of tensors, without a network. `search` runs them.
+"""The steps of beam search: pure functions of tensors, without a network. `beam` runs them.
 
 A step extends the N live hypotheses of a sentence by every id. Of the N best extensions, those that
 end in EOS are finished, and the N best of the others live on. Ties go to the lower beam, then to
@@ -25,7 +25,7 @@ class Hypothesis:
         tokens: target ids.
         log_probability: log P(tokens, EOS | source); without EOS if truncated.
         score: `log_probability` / n ** length_penalty for n ids, EOS included; where repetition
-            is penalised, with log P' in place of log P (`tfm.model.processors`).
+            is penalised, with log P' in place of log P (`tfm.model.search.processors`).
         truncated: it was cut at the maximum length and has no EOS.
         token_log_probabilities: one for each of its n ids, EOS included.
     """

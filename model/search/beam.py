@@ -26,8 +26,8 @@ from torch import Tensor
 
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, PAD
-from tfm.model.beams import Beams, Hypothesis
-from tfm.model.constraints import (
+from tfm.model.search.beams import Beams, Hypothesis
+from tfm.model.search.constraints import (
     NONE,
     Constraints,
     constrained,
@@ -35,16 +35,16 @@ from tfm.model.constraints import (
     most_met_first,
     required_of,
 )
-from tfm.model.coverage import rank_by_coverage
-from tfm.model.diverse import DiverseShortlist
-from tfm.model.ensemble import Ensemble
-from tfm.model.prepared import Prepared, prepare
-from tfm.model.processors import Processor, forbid, rules, what_counts
-from tfm.model.required import Required
-from tfm.model.sampling import sample_batch
-from tfm.model.scorer import Scorer, batches_by_length, log_softmax, pad, require_numbers
+from tfm.model.search.coverage import rank_by_coverage
+from tfm.model.search.diverse import DiverseShortlist
+from tfm.model.search.ensemble import Ensemble
+from tfm.model.search.prepared import Prepared, prepare
+from tfm.model.search.processors import Processor, forbid, rules, what_counts
+from tfm.model.search.required import Required
+from tfm.model.search.sampling import sample_batch
+from tfm.model.search.scorer import Scorer, batches_by_length, log_softmax, pad, require_numbers
+from tfm.model.search.shortlist import Shortlist
 from tfm.model.settings import DecodingSettings
-from tfm.model.shortlist import Shortlist
 from tfm.model.transformer import Transformer
 
 __all__ = ["Hypothesis", "batches_by_length", "beam_search", "force_score", "search"]

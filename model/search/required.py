@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tfm.data.tokenizer import EOS
-from tfm.model.beams import Beams, Extensions
+from tfm.model.search.beams import Beams, Extensions
 
 Phrases = Sequence[tuple[int, ...]]
 

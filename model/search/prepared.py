@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tfm.model.attention.padding import Padding
-from tfm.model.cache import DecoderCache
 from tfm.model.layers import DecoderLayer
-from tfm.model.products import choose_product, replace_products
+from tfm.model.search.cache import DecoderCache
+from tfm.model.search.products import choose_product, replace_products
 from tfm.model.transformer import Transformer
 
 Normalise = Callable[[Tensor], Tensor]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tfm.data.tokenizer import EOS
-from tfm.model.beams import Beams, Extensions, Hypothesis, best_extensions, ending, extend
+from tfm.model.search.beams import Beams, Extensions, Hypothesis, best_extensions, ending, extend
 
 
 class Shortlist:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tfm.data.tokenizer import EOS
-from tfm.model.beams import Beams
 from tfm.model.decoding import DecodingSettings
+from tfm.model.search.beams import Beams
 
 Processor = Callable[[Tensor, Beams], Tensor]  # log P of each next id, B N V, to what counts
 

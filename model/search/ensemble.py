@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from tfm.data.errors import CheckpointError
-from tfm.model.beams import Beams
 from tfm.model.checkpoint import TOKENIZER, LoadedModel
-from tfm.model.prepared import Prepared
-from tfm.model.scorer import NetworkScorer, Scorer
+from tfm.model.search.beams import Beams
+from tfm.model.search.prepared import Prepared
+from tfm.model.search.scorer import NetworkScorer, Scorer
 
 
 class Ensemble:

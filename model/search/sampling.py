@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from tfm.data.tokenizer import EOS
-from tfm.model.beams import Beams, Hypothesis
-from tfm.model.constraints import Constraints, constrained, longest, required_of
 from tfm.model.decoding import DecodingSettings
-from tfm.model.processors import Processor, what_counts
-from tfm.model.scorer import Scorer, require_numbers
-from tfm.model.shortlist import read_out
+from tfm.model.search.beams import Beams, Hypothesis
+from tfm.model.search.constraints import Constraints, constrained, longest, required_of
+from tfm.model.search.processors import Processor, what_counts
+from tfm.model.search.scorer import Scorer, require_numbers
+from tfm.model.search.shortlist import read_out
 
 
 def sample_batch(

@@ -13,8 +13,8 @@ from torch import Tensor
 from tfm.data.errors import CheckpointError
 from tfm.data.tokenizer import PAD
 from tfm.model.attention.padding import Padding
-from tfm.model.beams import Beams
-from tfm.model.prepared import Prepared, prepare
+from tfm.model.search.beams import Beams
+from tfm.model.search.prepared import Prepared, prepare
 from tfm.model.transformer import Transformer
 
 # Rows of logits that are computed and normalised together on a CPU: few enough for its cache, and

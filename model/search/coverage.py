@@ -22,9 +22,9 @@ from tfm.model.attention.alignment import alignment_layer
 from tfm.model.attention.formula import attention_weights
 from tfm.model.attention.multihead import CrossAttention
 from tfm.model.attention.padding import Padding
-from tfm.model.beams import Hypothesis
-from tfm.model.prepared import Prepared
-from tfm.model.scorer import batches_by_length, pad
+from tfm.model.search.beams import Hypothesis
+from tfm.model.search.prepared import Prepared
+from tfm.model.search.scorer import batches_by_length, pad
 
 LEAST = 1e-10  # attention that a source piece counts as having had, if it had less
 

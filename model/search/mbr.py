@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfm.model.beams import Hypothesis
+from tfm.model.search.beams import Hypothesis
 
 ORDER, BETA = 6, 2  # of chrF as sacrebleu has it
 

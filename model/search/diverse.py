@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tfm.model.beams import Beams, Hypothesis, best_extensions, extend
-from tfm.model.shortlist import Shortlist
+from tfm.model.search.beams import Beams, Hypothesis, best_extensions, extend
+from tfm.model.search.shortlist import Shortlist
 
 
 class DiverseShortlist:
