@@ -400,15 +400,29 @@ def test_the_command_ends_by_itself(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "time: 0:00:04, as asked; --time: about" in capsys.readouterr().out
 
 
-def test_the_plan_says_how_many_steps_fit(
+def test_the_plan_says_how_many_steps_training_takes(
     small_order: SmallOrder, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = Finished()
-    order = replace(small_order(tmp_path / "run", **recipe()), started=world.now)
+    """The trial is not at the cost of the steps, neither of a new run nor of one that goes on."""
     monkeypatch.setattr(rehearsal, "train_step", world.taking(rehearsal.train_step, "step"))
-    plan(order, watch)
-    [line] = [line for line in watch.notes if line.startswith("time: 0:01:00, as asked")]
-    assert " steps fit, each for " in line and "a validation takes about 2.0 s" in line
-    [steps] = [line for line in watch.notes if line.startswith("steps: ")]
-    fit = line.split("about ")[1].split(" steps fit")[0]
-    assert steps.startswith(f"steps: about {fit} of 2 batches each: ") and fit != "40"
+
+    def planned() -> int:
+        watch = Finished()
+        plan(replace(small_order(tmp_path / "run", **recipe()), started=world.now), watch)
+        [line] = [line for line in watch.notes if line.startswith("time: 0:01:00, as asked")]
+        assert " steps fit, each for " in line and "a validation takes about 2.0 s" in line
+        [steps] = [line for line in watch.notes if line.startswith("steps: ")]
+        fit = line.split("about ")[1].split(" steps fit")[0]
+        assert steps.startswith(f"steps: about {fit} of 2 batches each")
+        return int(fit)
+
+    def stop(report: StepReport) -> None:
+        if report.step == 10:
+            raise Interrupted(15)
+
+    first = planned()
+    with pytest.raises(Interrupted):
+        sit(small_order(tmp_path / "run", **recipe()), world, stop)
+    second = planned()
+    run, _, _ = sit(small_order(tmp_path / "run", **recipe()), world)
+    assert [first, second] == pytest.approx([run.progress.step] * 2, abs=1)

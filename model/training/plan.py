@@ -50,6 +50,7 @@ def plan(order: Order, reporter: Reporter) -> Run:
         reporter.on_note(describe_time(run, rehearsal, done=done))
         return run
     run.pace = rehearsal.pace
+    run.clock.before -= rehearsal.trial  # training has no trial before the steps that fit
     timetable = decide(run, run.timetable or begin(run, rehearsal.pace.validation))
     reporter.on_note(describe_steps(run, material, timetable.last, done=done))
     length = timedelta(seconds=round(training.time))

@@ -49,11 +49,17 @@ class Rehearsal:
     pace: Pace
     tokens_per_s: float  # source and target, without padding
 
+    @property
+    def trial(self) -> float:
+        """Seconds of all its steps at their pace; that the first are slower, a run pays too."""
+        return (WARM_UP + STEPS) * self.pace.step
+
 
 def rehearse(run: Run) -> Rehearsal:
     """Take a few steps on batches of the run, and validate on a part of its validation set.
 
-    Nothing is written, but the learner is another one after it: use it for nothing else.
+    Nothing is written, but the learner is another one after it: use it for nothing else. A run that
+    goes on within its time knows what a validation takes, and tries none.
     """
     run.learner.model.train()
     stream = run.stream()
@@ -65,7 +71,7 @@ def rehearse(run: Run) -> Rehearsal:
         batches = _step(run, stream)
         pace.add_step(time.perf_counter() - begin)
         tokens += sum(batch.tokens for batch in batches)
-    if run.valid is not None:
+    if run.valid is not None and run.timetable is None:
         pace.validation = time_validation(run, run.valid)
     return Rehearsal(measure_memory(run.learner, largest(stream)), pace, tokens / sum(pace.steps))
 
