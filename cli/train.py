@@ -31,6 +31,7 @@ from tfm.cli.options import (
     Valid,
 )
 from tfm.cli.progress import TrainingProgress, describe_scores
+from tfm.data.counts import counted
 
 if TYPE_CHECKING:
     from tfm.model.training.material import Order
@@ -185,13 +186,13 @@ def describe_end(run: "Run") -> str:
     """Say why there is nothing left to do, and how to go on all the same."""
     step = run.progress.step
     if run.out_of_patience and step < run.last_step:
-        patience = run.settings.training.patience
+        validations = counted(run.settings.training.patience, "validation")
         return (
-            f"{run.directory.path}: finished at step {step:,}, after {patience} validations "
+            f"{run.directory.path}: finished at step {step:,}, after {validations} "
             f"without a new best; --set training.patience=0 goes on"
         )
     longer = " or a longer --time" if run.timetable else ""
-    return f"{run.directory.path}: finished, {step:,} steps; --steps +N{longer} goes on"
+    return f"{run.directory.path}: finished, {counted(step, 'step')}; --steps +N{longer} goes on"
 
 
 def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:
@@ -206,5 +207,5 @@ def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:
     for name, scores in outcome.scores.items():
         yield f"{names[name]}: {describe_scores(scores)}"
     step, patience = run.progress.step, run.settings.training.patience
-    why = f" ({patience} validations without a new best)" if run.out_of_patience else ""
+    why = f" ({counted(patience, 'validation')} without a new best)" if run.out_of_patience else ""
     yield f"finished at step {step:,}{why}: {run.directory.path} holds {names[outcome.chosen]}"

@@ -181,8 +181,8 @@ def encode_corpus(
     corpus = EncodedCorpus(source.finish(), target.finish(), dropped, gaps)
     if not len(corpus):
         raise DataError(
-            f"no pair is left of {len(gaps)}: {dropped['empty']} have a blank side, "
-            f"{dropped['too long']} are longer than data.max_length = {settings.max_length} pieces"
+            f"no pair is left of {len(gaps)}: {dropped['empty']} with a blank side, "
+            f"{dropped['too long']} longer than data.max_length = {settings.max_length} pieces"
         )
     return corpus
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tfm.data.counts import counted
 from tfm.data.errors import DataError
 from tfm.data.lines import read_lines, reason
 
@@ -144,7 +145,8 @@ def _read_tsv(path: str, source: str, target: str) -> Iterator[Row]:
             fields = [""] * columns
         if len(fields) != columns:
             raise DataError(
-                f"{path}, line {number}: has {len(fields)} columns, but the first has {columns}"
+                f"{path}, line {number}: has {counted(len(fields), 'column')}, "
+                f"but the first has {columns}"
             )
         yield fields[picked[0]], fields[picked[1]]
 
@@ -160,7 +162,7 @@ def _csv_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 yield f"{path}, line {reader.line_num}", dict(zip(header, fields, strict=True))
             elif fields:  # a blank line has none
                 raise DataError(
-                    f"{path}, line {reader.line_num}: has {len(fields)} columns, "
+                    f"{path}, line {reader.line_num}: has {counted(len(fields), 'column')}, "
                     f"but the first has {len(header)}"
                 )
     except csv.Error as error:

@@ -146,7 +146,7 @@ def test_columns_that_are_missing() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("x.tsv", "a\tb\nc\n", "x.tsv, line 2: has 1 columns, but the first has 2"),
+        ("x.tsv", "a\tb\nc\n", "x.tsv, line 2: has 1 column, but the first has 2"),
         ("x.csv", "en,de\n1,2,3\n", "x.csv, line 2: has 3 columns, but the first has 2"),
         ("x.csv", 'en,de\n"open,b\n', "x.csv, line 2: not valid CSV"),
         ("x.jsonl", "{}\n[1]\n", "x.jsonl, line 1: needs columns"),

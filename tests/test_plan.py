@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tfm.cli.main import main
+from tfm.data.counts import counted
 from tfm.model.training.loop import train
 from tfm.model.training.material import Order
 from tfm.model.training.plan import parameters_by_part, plan
@@ -74,7 +75,7 @@ def test_the_command_prints_the_plan_to_stdout_and_writes_nothing(
     assert code == 0 and all_files(tmp_path) == before and not Path("deep").exists()
     assert "training: 10 pairs of text; left out: 10 empty, 10 too long\n" in captured.out
     for expected in (
-        r"an epoch: 1 batches, 0\.0% padding\n",
+        r"an epoch: 1 batch, 0\.0% padding\n",
         r"model: [\d,]+ parameters, on \w+ in (fp32|bf16)\n",
         r"encoder.* cross attention: ",
         r"parameters: ",
@@ -86,6 +87,38 @@ def test_the_command_prints_the_plan_to_stdout_and_writes_nothing(
         assert re.search(expected, captured.out), (expected, captured.out)
 
 
+def test_of_one_thing_there_is_no_plural(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for language, text in (("en", "The dog sees a cat."), ("de", "Der Hund sieht eine Katze.")):
+        Path(f"text.{language}").write_text(text + "\n")
+    ones = ["training.steps", "training.warmup_steps", "training.validate_every", "model.heads"]
+    sets = [word for name in ones for word in ("--set", f"{name}=1")]
+    assert (
+        main(["train", *sets, "--train", "text", "--valid", "text", "-o", "run", "--dry-run"]) == 0
+    )
+    out = capsys.readouterr().out
+    for said in (
+        "1 pair of",
+        "1 head,",
+        "after 1 step,",
+        "1 batch,",
+        ": 1 step of",
+        "1 validation",
+    ):
+        assert said in out
+    assert not re.findall(r"(?<![\d.,+])1 (?:[a-z]+ )?[a-z]{2,}s\b", out)
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [(0, "line", "0 lines"), (1, "batch", "1 batch"), (2, "batch", "2 batches")],
+)
+def test_numbers_of_things(number: int, noun: str, text: str) -> None:
+    assert counted(number, noun) == text
+
+
 def test_a_run_that_is_there_is_not_touched_and_what_is_left_is_planned(
     small_order: SmallOrder, train_small: TrainSmall, tmp_path: Path
 ) -> None:
@@ -93,7 +126,7 @@ def test_a_run_that_is_there_is_not_touched_and_what_is_left_is_planned(
     before = all_files(tmp_path)
     notes = planned(small_order(tmp_path / "run", steps=30))
     assert all_files(tmp_path) == before
-    assert "30 of 2 batches each, of which 12 are done" in notes.about("steps")
+    assert "30 of 2 batches each, 12 of them done" in notes.about("steps")
     assert ": 18 steps of" in notes.about("time")
 
 

@@ -217,7 +217,7 @@ def test_the_report_says_where_training_goes_on_and_what_is_best(
         train(run, notes)
     [line] = notes.starting("continues ")
     assert line.startswith(
-        f"after step 6 of 12; {done} of {batches} batches of epoch {epoch + 1} are done; best BLEU "
+        f"after step 6 of 12; {done} of {batches} batches of epoch {epoch + 1} done; best BLEU "
     )
     assert re.search(r"best BLEU \d+\.\d\d at step 4(;|$)", line)
     fresh = Notes()

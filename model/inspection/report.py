@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from tfm.data.counts import counted
 from tfm.data.errors import UserError
 from tfm.data.tokenizer import EOS, Tokenizer
 from tfm.model.attention.alignment import alignment_layer
@@ -98,7 +99,7 @@ class AttentionReport:
     def selection_text(self) -> str:
         """The selection in words."""
         head = self.selection.head
-        heads = f"mean of {self.heads} heads" if head is None else f"head {head} of {self.heads}"
+        heads = f"head {head} of {self.heads}" if head else f"mean of {counted(self.heads, 'head')}"
         return f"decoder layer {self.selection.layer} of {self.layers}, {heads}"
 
     @property

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tfm.data.counts import counted
 from tfm.model.device import resolve_device
 from tfm.model.settings import SIZES, Override, Settings
 from tfm.model.training.directory import RunDirectory, holds_run
@@ -229,22 +230,23 @@ def describe(settings: Settings, survey: Survey, place: Place, *, given: bool) -
     )
     steps = (
         f"chosen steps: {training.steps:,} of {tokens:,} tokens a side, so that each pair is seen "
-        f"about {passes:.0f} times"
+        f"about {counted(round(passes), 'time')}"
     )
     if training.time:
         steps = (
-            f"chosen schedule: that of {training.steps:,} steps of {tokens:,} tokens a side, bent "
-            f"to as many as fit into the time"
+            f"chosen schedule: that of {counted(training.steps, 'step')} of {tokens:,} tokens a "
+            f"side, bent to as many as fit into the time"
         )
     return [
-        f"no --config: settings chosen for {survey.pairs:,} pairs of about {pieces:.0f} pieces on "
-        f"a {'CPU' if place.cpu else 'GPU'}; --set changes one, --dump-config shows all",
-        f"chosen network: d {model.d_model}, ff {model.d_ff}, {model.heads} heads, "
+        f"no --config: settings chosen for {counted(survey.pairs, 'pair')} of about "
+        f"{counted(round(pieces), 'piece')} on a {'CPU' if place.cpu else 'GPU'}; --set changes "
+        f"one, --dump-config shows all",
+        f"chosen network: d {model.d_model}, ff {model.d_ff}, {counted(model.heads, 'head')}, "
         f"{model.encoder_layers}+{model.decoder_layers} layers, dropout {model.dropout}: "
         f"{why}",
         f"chosen vocabulary: {vocabulary}",
         steps,
-        f"chosen learning rate: {training.learning_rate:g} after {training.warmup_steps:,} steps, "
-        f"then {training.schedule}; a moving average (decay {training.ema_decay:g}) is validated "
-        f"and saved",
+        f"chosen learning rate: {training.learning_rate:g} after "
+        f"{counted(training.warmup_steps, 'step')}, then {training.schedule}; a moving average "
+        f"(decay {training.ema_decay:g}) is validated and saved",
     ]

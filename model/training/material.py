@@ -11,6 +11,7 @@ import numpy as np
 
 from tfm.data.batching import EncodedCorpus, encode_corpus, epoch_batches
 from tfm.data.corpus import Pair, Split, fingerprint, read_pairs
+from tfm.data.counts import counted
 from tfm.data.errors import DataError, SettingsError
 from tfm.data.subwords import require_sampling
 from tfm.data.tokenizer import Tokenizer, train_tokenizer
@@ -165,7 +166,7 @@ def describe_material(material: Material, order: Order) -> Iterator[str]:
         if record is not None:
             dropped = [f"{count:,} {why}" for why, count in record.dropped.items() if count]
             left_out = f"; left out: {', '.join(dropped)}" if dropped else ""
-            yield f"{name}: {record.pairs:,} pairs of {corpus}{left_out}"
+            yield f"{name}: {counted(record.pairs, 'pair')} of {corpus}{left_out}"
     tokenizer = material.tokenizer
     if tokenizer.joint:
         yield f"vocabulary: {tokenizer.source_size:,} pieces, joint"
@@ -174,7 +175,7 @@ def describe_material(material: Material, order: Order) -> Iterator[str]:
         yield "vocabulary: {:,} source and {:,} target pieces".format(*sizes)
     if first := order.settings.training.both_directions_steps:
         data = order.settings.data
-        yield f"the first {first:,} steps learn {data.target} to {data.source} too"
+        yield f"{data.target} to {data.source} is learned too in the first {counted(first, 'step')}"
     yield describe_batches(material.corpus, order.settings)
 
 
@@ -185,4 +186,4 @@ def describe_batches(corpus: EncodedCorpus, settings: Settings) -> str:
     sides = (corpus.source_lengths + 1, corpus.target_lengths + 1)  # BOS or EOS
     real = sum(int(side.sum()) for side in sides)
     padded = sum(len(batch) * int(np.max(side[batch])) for batch in batches for side in sides)
-    return f"an epoch: {len(batches):,} batches, {1 - real / padded:.1%} padding"
+    return f"an epoch: {counted(len(batches), 'batch')}, {1 - real / padded:.1%} padding"

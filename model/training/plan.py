@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from tfm.data.batching import epoch_batches
+from tfm.data.counts import counted
 from tfm.model.ranks import Place
 from tfm.model.training.budget import begin, decide, describe
 from tfm.model.training.directory import RunDirectory, holds_run
@@ -91,7 +92,7 @@ def describe_steps(run: Run, material: Material, last: int, *, done: int) -> str
         cut = epoch_batches(pairs, batch_tokens=training.batch_tokens, seed=training.seed, epoch=0)
         epochs += steps * each / len(cut)
     number = "one batch" if each == 1 else f"{each} batches"
-    before = f", of which {min(done, last):,} are done" if done else ""
+    before = f", {min(done, last):,} of them done" if done else ""
     about = "about " if training.time else ""
     return f"steps: {about}{last:,} of {number} each{before}: {epochs:.1f} epochs"
 
@@ -120,10 +121,11 @@ def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
     training, pace = run.settings.training, rehearsal.pace
     steps = max(training.steps - done, 0)
     length = timedelta(seconds=round(pace.seconds_left(done, training)))
-    parts = f"{steps:,} steps of {1000 * pace.step:,.0f} ms"
+    parts = f"{counted(steps, 'step')} of {1000 * pace.step:,.0f} ms"
     if run.valid is not None:
         count = times_due(done, training.steps, training.validate_every)
-        parts += f", {count:,} validations of about {pace.validation:,.1f} s and one at the end"
+        validations = counted(count, "validation")
+        parts += f", {validations} of about {pace.validation:,.1f} s and one at the end"
     return (
         f"time: about {length}: {parts}; {rehearsal.tokens_per_s:,.0f} tokens/s "
         f"in {STEPS} trial steps"

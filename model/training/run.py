@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 
 from tfm.data.batching import EncodedCorpus
+from tfm.data.counts import counted
 from tfm.data.lines import atomic_writer
 from tfm.data.subwords import resegmented
 from tfm.data.tokenizer import Tokenizer
@@ -90,18 +91,18 @@ class Run:
         progress = self.progress
         parts = [
             f"continues after step {progress.step:,} of {self.last_step:,}",
-            f"{progress.batch:,} of {len(stream.epoch_order):,} batches of epoch "
-            f"{progress.epoch + 1:,} are done",
+            f"{progress.batch:,} of {counted(len(stream.epoch_order), 'batch')} of epoch "
+            f"{progress.epoch + 1:,} done",
         ]
         if progress.left is not None:
-            parts[-1] += f", cut from the {len(progress.left):,} pairs that were left of it"
+            parts[-1] += f", cut from the {counted(len(progress.left), 'pair')} left of it"
         if progress.best:
             bleu, nats = progress.best.bleu, progress.best.nats_per_token
             by_loss = self.settings.training.metric == "loss" or bleu is None
             score = f"loss {nats:.3f}" if by_loss else f"BLEU {bleu:.2f}"
             parts.append(f"best {score} at step {progress.best_step:,}")
         if count := progress.validations_without_best:
-            parts.append(f"{count:,} validations without a new best since")
+            parts.append(f"{counted(count, 'validation')} without a new best since")
         return "; ".join(parts)
 
     @property
