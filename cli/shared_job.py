@@ -108,6 +108,7 @@ def _identity(job: Job, models: Sequence[Path], options: Sequence[Any]) -> dict[
         "machine": [weight.device.type, str(weight.dtype), translator.plan.describe()],
         "n_best": job.n_best,
         "alignment": job.alignment,
+        "strict": job.strict,  # which a part with bad records would get around
     }
 
 
@@ -148,7 +149,8 @@ def _join(parts: Parts, paths: Sequence[Path]) -> Tally:
     with text_output(parts.output) as file:
         headers = parts.join(paths, file)
     parts.remove()
-    for text in [text for header in headers for text in header["said"]][:1]:
+    # Each process says a thing once, with the figures of its own line: one of those who said most.
+    for text in max((header["said"] for header in headers), key=len, default=[]):
         console.warn(text)
     names = ("records", "truncated", "bad")
     return Tally(**{name: sum(header[name] for header in headers) for name in names})

@@ -126,6 +126,7 @@ def test_parts_that_are_there_are_not_made_again(tiny_model: Path, tmp_path: Pat
     assert make(job, source, tmp_path / "out")[0] == 128  # the second window
     assert make(job, source, tmp_path / "out", "scores")[0] == 250
     assert make(replace(job, n_best=1, alignment=True), source, tmp_path / "out")[0] == 250
+    assert make(replace(job, strict=True), source, tmp_path / "out")[0] == 250
     translator.decoding = replace(translator.decoding, max_length=4)
     assert make(job, source, tmp_path / "out")[0] == 250
 
@@ -143,6 +144,19 @@ def test_a_part_that_is_gone_is_told_and_the_old_file_stays(tmp_path: Path) -> N
     with pytest.raises(DataError, match="Repeat the command"):
         _join(parts, [there, parts.path(1, [b"b"])])
     assert (tmp_path / "out").read_text() == "old" and there.exists()
+
+
+def test_each_kind_of_warning_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever process gave it: of two that met long lines one also left out required words."""
+    parts = Parts(tmp_path / "out", {})
+    paths = [parts.path(number, [b"a"]) for number in range(3)]
+    for path, said in zip(paths, ([], ["200 pieces"], ["300 pieces", "left out"]), strict=True):
+        parts.write(path, {"records": 1, "truncated": 0, "bad": 0, "said": said}, "A\n")
+    _join(parts, paths)
+    err = capsys.readouterr().err
+    assert "300 pieces" in err and "left out" in err and "200 pieces" not in err
 
 
 def test_only_parts_are_removed(tmp_path: Path) -> None:
