@@ -8,9 +8,11 @@ from typing import NamedTuple
 import torch
 
 from tfm.data.corpus import Pair
+from tfm.data.errors import CheckpointError
 from tfm.data.tokenizer import EOS
 from tfm.model.search.beam import force_score
 from tfm.model.search.ensemble import log_of_mean
+from tfm.model.search.scorer import NO_NUMBERS
 from tfm.model.translator import Translator
 
 
@@ -67,6 +69,9 @@ def score_pairs(
     same text in other pieces has one of its own, mostly far smaller.
 
     Texts longer than `data.max_length` pieces are scored whole, and `translator.warn` says so once.
+
+    Raises:
+        CheckpointError: if the model computes something that is not a number.
     """
     limit, warned = translator.limit, False
     for batch in batches:
@@ -114,6 +119,8 @@ def _pair_score(
     translator: Translator, pair: Pair, ids: Sequence[int], each: list[float]
 ) -> PairScore:
     total = math.fsum(each)
+    if math.isnan(total):
+        raise CheckpointError(NO_NUMBERS)
     return PairScore(
         source=pair.source,
         target=pair.target,

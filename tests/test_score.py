@@ -9,6 +9,7 @@ import torch
 
 from tfm.cli.main import main
 from tfm.data.corpus import Pair
+from tfm.data.errors import CheckpointError
 from tfm.data.tokenizer import BOS, EOS
 from tfm.model import Translator
 from tfm.model.attention.padding import Padding
@@ -136,6 +137,14 @@ def test_one_pair_is_no_pairs(
 def test_no_pairs_have_no_perplexity_but_one() -> None:
     assert Totals().perplexity == 1.0
     assert Totals(1, 1, -1e6).perplexity == math.inf
+
+
+def test_a_model_that_computes_no_numbers_is_named_as_damaged(tiny_model: Path) -> None:
+    translator = Translator.load(tiny_model, device="cpu")
+    with torch.no_grad():
+        translator.model.decoder[0].feed_forward.outer.bias[3] = math.nan
+    with pytest.raises(CheckpointError, match="not numbers: it is damaged"):
+        list(score_pairs(translator, [[Pair("I", "Ich")]]))
 
 
 def test_the_end_of_the_sentence_counts(tiny_model: Path) -> None:

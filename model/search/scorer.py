@@ -21,6 +21,11 @@ from tfm.model.transformer import Transformer
 # enough for the product to be quick.
 BLOCK = 64
 
+NO_NUMBERS = (
+    "the model computes values that are not numbers: it is damaged, or its training diverged; use "
+    "another checkpoint (or --precision fp32, if this was fp16)"
+)
+
 
 class Scorer(Protocol):
     """The state of one batch of sources, B at first, from its first step to its last."""
@@ -89,10 +94,7 @@ class NetworkScorer:
 def require_numbers(next_ids: Tensor) -> None:
     """Raise `CheckpointError` if a probability is not a number: then all that sum to 1 are not."""
     if next_ids[:, :, 0].isnan().any():
-        raise CheckpointError(
-            "the model computes values that are not numbers: it is damaged, or its training "
-            "diverged; use another checkpoint (or --precision fp32, if this was fp16)"
-        )
+        raise CheckpointError(NO_NUMBERS)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
