@@ -1,12 +1,12 @@
 """`tfm eval`: translate a test set and score it, or score a file of translations."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -38,6 +38,7 @@ from tfm.data.places import require_writable
 if TYPE_CHECKING:
     from tfm.data.corpus import Pair
     from tfm.data.settings import DataSettings
+    from tfm.model.evaluation import Scores
     from tfm.model.translator import Translator
 
 Model = Annotated[
@@ -87,64 +88,90 @@ def evaluate(
     hf:NAME or builtin[:N]; `tfm train --help` says more.
     """
     from tfm.data.corpus import files_of
-    from tfm.model.evaluation import looks_tokenized, require_equal_counts, score
+    from tfm.model.evaluation import looks_tokenized, score
 
-    _check_usage(model, hypotheses, output, ensemble, quantize)
-    flags = {"beam": beam, "length_penalty": length_penalty, "source": source, "target": target}
-    flags |= {"mbr": mbr, "max_length": max_length}
+    decoding |= {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
+    decoding |= {"mbr": mbr}
+    _check_usage(model, hypotheses, {"output": output, "ensemble": ensemble, **decoding}, quantize)
     config = None if model is None else model_config(model)
-    settings = load_settings(config, set_, **flags, **decoding)
+    settings = load_settings(config, set_, source=source, target=target, **decoding)
     if model is not None:
         require_effect(settings.decoding, beam=beam)
     languages = {"source": settings.data.source, "target": settings.data.target}
     require_writable(output, inputs=files_of(test, **languages))
     pairs = _read_test(test, settings.data)  # whatever is wrong with it shows before decoding
-    conditions: dict[str, Any] = {"test": test}
-    references = [pair.target for pair in pairs]
     if hypotheses is not None:
-        lines = list(read_lines(hypotheses))
-        require_equal_counts(len(lines), len(pairs), where=hypotheses)
-        conditions["hypotheses"] = hypotheses
+        lines, conditions = _given(hypotheses, pairs)
     elif model is not None:
         machine = {"device": device, "precision": precision, "attention": attention}
         load = partial(load_translator, model, settings, ensemble=ensemble, **machine)
-        translator = load(quantize=quantize)
-        sources = [pair.source for pair in pairs]
-        lines = _translate(translator, sources, output)
-        conditions |= {"model": str(model), "run": translator.describe()}
-        if ensemble:
-            conditions["ensemble"] = [str(other) for other in ensemble]
-        conditions["decoding"] = asdict(settings.decoding)
-        if quantize != "none":
-            exact = score(_translate(load(), sources, None), references).bleu.value
-            conditions |= {"quantize": quantize, "bleu_without_quantize": exact}
+        lines, conditions = _made(load, pairs, output, quantize)
+        members = {"ensemble": [str(other) for other in ensemble]} if ensemble else {}
+        conditions = {"model": str(model)} | members | conditions
     if looks_tokenized(lines):
         console.warn("the translations look tokenised (` .`), but scores are of raw text only")
-    scores = score(lines, references)
-    if quantize != "none":
+    scores = score(lines, [pair.target for pair in pairs])
+    _report(scores, {"test": test} | conditions, as_json=as_json)
+
+
+def _report(scores: "Scores", conditions: Mapping[str, Any], *, as_json: bool) -> None:
+    if "quantize" in conditions:
         difference = scores.bleu.value - conditions["bleu_without_quantize"]
-        console.note(f"difference in BLEU by --quantize {quantize}: {difference:+.2f}")
+        name = conditions["quantize"]
+        console.note(f"difference in BLEU by --quantize {name}: {difference:+.2f}")
     if as_json:
-        print(json.dumps(conditions | scores.to_json(), ensure_ascii=False))
+        print(json.dumps({**conditions, **scores.to_json()}, ensure_ascii=False))
     else:
         print(scores.table())
 
 
 def _check_usage(
-    model: Path | None,
-    hypotheses: str | None,
-    output: Path | None,
-    ensemble: Sequence[Path] | None,
-    quantize: str,
+    model: Path | None, hypotheses: str | None, flags: Mapping[str, object], quantize: str
 ) -> None:
     if model is None and hypotheses is None:
         raise typer.BadParameter("give a MODEL to translate with, or --hypotheses FILE to score")
-    if hypotheses is not None and output is not None:
-        raise typer.BadParameter("--output writes translations, but --hypotheses translates none")
-    if hypotheses is not None and ensemble:
-        raise typer.BadParameter("--ensemble translates, but --hypotheses translates nothing")
-    if hypotheses is not None and quantize != "none":
-        raise typer.BadParameter("--quantize translates, but --hypotheses translates nothing")
+    given = [name for name, value in flags.items() if value is not None and value != []]
+    if quantize != "none":
+        given.append("quantize")
+    if hypotheses is not None and given:
+        name = given[0].replace("_", "-")
+        raise typer.BadParameter(f"--{name} is for translating, but --hypotheses translates none")
+
+
+class Lines(NamedTuple):
+    """Translations of a test set, and what is to be said of where they come from."""
+
+    lines: list[str]
+    conditions: dict[str, Any]
+
+
+def _given(hypotheses: str, pairs: "Sequence[Pair]") -> Lines:
+    from tfm.model.evaluation import require_equal_counts
+
+    lines = list(read_lines(hypotheses))
+    require_equal_counts(len(lines), len(pairs), where=hypotheses)
+    return Lines(lines, {"hypotheses": hypotheses})
+
+
+def _made(
+    load: Callable[..., "Translator"],
+    pairs: "Sequence[Pair]",
+    output: Path | None,
+    quantize: str,
+) -> Lines:
+    """Translate the sources; in 8 bits, once more without them, for the difference."""
+    from tfm.model.evaluation import score
+
+    translator = load(quantize=quantize)
+    sources = [pair.source for pair in pairs]
+    lines = _translate(translator, sources, output)
+    conditions: dict[str, Any] = {"run": translator.describe()}
+    conditions["decoding"] = asdict(translator.decoding)
+    if quantize != "none":
+        references = [pair.target for pair in pairs]
+        exact = score(_translate(load(), sources, None), references).bleu.value
+        conditions |= {"quantize": quantize, "bleu_without_quantize": exact}
+    return Lines(lines, conditions)
 
 
 def _read_test(corpus: str, data: "DataSettings") -> "list[Pair]":
