@@ -1,7 +1,10 @@
 """How a translation is written: as text, as a list of alternatives, or as a JSON object."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
 
 from tfm.cli.records import Record, dump_record
 
@@ -24,8 +27,42 @@ class Result(NamedTuple):
 Layout = Callable[[Result], str]
 
 
-def layout_of(*, as_json: bool, n_best: int, scores: bool) -> Layout:
-    """Return the layout that the options ask for."""
+class Formats(NamedTuple):
+    """Whether records are read, and whether they are written."""
+
+    jsonl: bool
+    as_json: bool
+
+
+def formats_of(
+    input_: Path | None, output: Path | None, *, jsonl: bool, as_json: bool, text: bool
+) -> Formats:
+    """Return what the options and the names of the files ask for.
+
+    Raises:
+        typer.BadParameter: if they contradict one another.
+    """
+    jsonl = jsonl or (input_ is not None and ".jsonl" in input_.suffixes[-2:])
+    as_json = as_json or (output is not None and output.suffix == ".jsonl")
+    if text and not jsonl:
+        raise typer.BadParameter("--text is for --jsonl; lines of text give text anyway")
+    if text and as_json:
+        raise typer.BadParameter("--text and --json (or -o FILE.jsonl) ask for different things")
+    return Formats(jsonl, as_json or (jsonl and not text))
+
+
+def layout_of(*, as_json: bool, n_best: int, scores: bool, alignment: bool = False) -> Layout:
+    """Return the layout that the options ask for.
+
+    Raises:
+        typer.BadParameter: if one of them would do nothing there.
+    """
+    if scores and as_json:
+        raise typer.BadParameter("--scores is for lines of text; JSON has the scores anyway")
+    if scores and n_best > 1:
+        raise typer.BadParameter("--scores is for one translation a line; --n-best has them anyway")
+    if alignment and not as_json:
+        raise typer.BadParameter("--alignment is written in JSON; add --json")
     if as_json:
         return _as_json
     if n_best > 1:
@@ -56,7 +93,9 @@ def _as_json(result: Result) -> str:
     if result.alignment is not None:
         found["alignment"] = _alignment(result.alignment)
     found["n_best"] = [_alternative(each) for each in translation.n_best]
-    return dump_record(record.fields | found)
+    # An `error` of an earlier run, whose bad records were mended, would mark this one as bad.
+    carried = {name: value for name, value in record.fields.items() if name != "error"}
+    return dump_record(carried | found)
 
 
 def _alternative(candidate: "Candidate") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What is translated, a record each: a line of text, or of JSON with fields to carry through."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,7 +63,8 @@ def json_record(
     place = f"record {number}"
     fields: dict[str, Any] = {}
     try:
-        value = json.loads(_decode(raw, number, place))
+        text = _decode(raw, number, place)
+        value = json.loads(text, parse_float=_finite, parse_constant=_refuse_constant)
         if not isinstance(value, dict):
             raise DataError(f'{place}: not a JSON object, as in {{"source": "A dog runs."}}')
         fields = value
@@ -73,6 +75,18 @@ def json_record(
         return Record(fields=fields, error=f"{place}: not JSON: {error}")
     except DataError as error:
         return Record(fields=fields, error=str(error))
+
+
+def _finite(text: str) -> float:
+    """Read a number that can be written again: 1e999 would come out as what is no JSON."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is beyond the numbers that can be carried through")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a value of JSON, but of Python's own kind of it")
 
 
 def dump_record(fields: dict[str, Any]) -> str:

@@ -3,17 +3,17 @@
 import hashlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tfm.cli.config import load_settings, load_translator, model_config
 from tfm.cli.decoding import require_effect, with_decoding_flags
 from tfm.cli.interactive import converse
-from tfm.cli.layouts import layout_of
+from tfm.cli.layouts import formats_of, layout_of
 from tfm.cli.options import (
     Attention,
     Beam,
@@ -109,43 +109,31 @@ def translate(
 
     --n-best N writes N lines for each line read: its place counted from 0, translation and score,
     as in `0 ||| Ein Hund. ||| -0.2316`. --json (or -o FILE.jsonl) writes one object for each line
-    read: source, translation, log_probability, score, tokens, truncated, n_best. With --jsonl each
-    record read gives one record, or with --text a line; a bad one gets a field `error`, or a blank
-    line, and the exit code is 1. Its fields `prefix` (a string), `required` and `forbidden` (lists
-    of strings) say how the translation begins, and which words it has and has not. A hypothesis of
-    n pieces, end of sentence included, scores log P(translation | source) / n^length_penalty.
-
-    With --mbr chrf the translations come by expected chrF, not by score; in JSON it is `utility`.
+    read: source, translation, log_probability, score, tokens, truncated, n_best; with --mbr chrf
+    utility too, the expected chrF by which they come. With --jsonl each record read gives one
+    record, or with --text a line; a bad one gets a field `error`, or a blank line, and the exit
+    code is 1. Its fields `prefix` (a string), `required` and `forbidden` (lists of strings) say how
+    the translation begins, and which words it has and has not.
     """
-    if interactive:
-        alternatives = n_best if n_best > 1 else None
-        _require_bare(
-            {"--input": input_, "--output": output, "--jsonl": jsonl, "--json": as_json}
-            | {"--text": text, "--strict": strict, "--scores": scores, "--n-best": alternatives}
-            | {"--alignment": alignment, "--prefix-file": prefix_file}
-        )
-    jsonl, as_json = _formats(input_, output, jsonl=jsonl, as_json=as_json, text=text)
-    _check_layout(as_json=as_json, scores=scores, alignment=alignment, strict=strict and not jsonl)
-    if prefix_file and jsonl:
-        raise typer.BadParameter("--prefix-file is for lines of text; a record has `prefix`")
+    others = {"--input": input_, "--output": output, "--jsonl": jsonl, "--json": as_json}
+    others |= {"--text": text, "--strict": strict, "--scores": scores, "--n-best": n_best > 1}
+    _check_interactive(interactive, others, alignment=alignment, prefixes=prefix_file)
+    jsonl, as_json = formats_of(input_, output, jsonl=jsonl, as_json=as_json, text=text)
+    layout = layout_of(as_json=as_json, n_best=n_best, scores=scores, alignment=alignment)
+    _check_reading(jsonl=jsonl, strict=strict, prefixes=prefix_file)
+    decoding |= {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
+    how = {"device": device, "precision": precision, "attention": attention}
 
     def load() -> Job:
-        for path in (input_, prefix_file):
-            require_readable(path)
-        require_writable(output, inputs=[input_, prefix_file])
-        flags = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
-        settings = load_settings(model_config(model), set_, **flags, mbr=mbr, **decoding)
+        _require_places(output, inputs=[input_, prefix_file])
+        settings = load_settings(model_config(model), set_, mbr=mbr, **decoding)
         require_effect(settings.decoding, beam=beam, n_best=n_best)
-        machine = {"device": device, "precision": precision, "attention": attention}
-        machine["quantize"] = quantize
-        translator = load_translator(model, settings, ensemble=ensemble, **machine)
+        translator = load_translator(model, settings, ensemble=ensemble, quantize=quantize, **how)
         parse = _parser(translator, input_, jsonl=jsonl, prefixes=prefix_file)
-        layout = layout_of(as_json=as_json, n_best=n_best, scores=scores)
         return Job(translator, parse, layout, n_best, alignment, strict)
 
     if has_company():
-        prefixes = prefix_file and _fingerprint(read_lines(prefix_file))
-        options = [jsonl, as_json, scores, quantize, prefixes]
+        options = [jsonl, as_json, scores, quantize, _fingerprint(prefix_file)]
         shared = Shared(*require_files(input_, output), [model, *(ensemble or [])], options)
         tally = translate_together(load, shared)
     else:
@@ -153,38 +141,26 @@ def translate(
     tally.require_good(blank=not as_json)
 
 
-class Formats(NamedTuple):
-    """Whether records are read, and whether they are written."""
-
-    jsonl: bool
-    as_json: bool
-
-
-def _formats(
-    input_: Path | None, output: Path | None, *, jsonl: bool, as_json: bool, text: bool
-) -> Formats:
-    jsonl = jsonl or (input_ is not None and ".jsonl" in input_.suffixes[-2:])
-    as_json = as_json or (output is not None and output.suffix == ".jsonl")
-    if text and not jsonl:
-        raise typer.BadParameter("--text is for --jsonl; lines of text give text anyway")
-    if text and as_json:
-        raise typer.BadParameter("--text and --json (or -o FILE.jsonl) ask for different things")
-    return Formats(jsonl, as_json or (jsonl and not text))
+def _require_places(output: Path | None, *, inputs: Sequence[Path | None]) -> None:
+    for path in inputs:
+        require_readable(path)
+    require_writable(output, inputs=inputs)
 
 
-def _check_layout(*, as_json: bool, scores: bool, alignment: bool, strict: bool) -> None:
-    if strict:
+def _check_reading(*, jsonl: bool, strict: bool, prefixes: Path | None) -> None:
+    if strict and not jsonl:
         raise typer.BadParameter("--strict is for --jsonl; a line of text is never bad")
-    if scores and as_json:
-        raise typer.BadParameter("--scores is for lines of text; JSON has the scores anyway")
-    if alignment and not as_json:
-        raise typer.BadParameter("--alignment is written in JSON; add --json")
+    if prefixes and jsonl:
+        raise typer.BadParameter("--prefix-file is for lines of text; a record has `prefix`")
 
 
-def _require_bare(others: Mapping[str, object]) -> None:
-    """Refuse all that does not go with --interactive: options by name, with what they are."""
-    for name, value in others.items():
-        if value:
+def _check_interactive(
+    interactive: bool, others: Mapping[str, object], *, alignment: bool, prefixes: Path | None
+) -> None:
+    """Refuse what does not go with --interactive; `others` are values of options by name."""
+    given = {**others, "--alignment": alignment, "--prefix-file": prefixes}
+    for name, value in given.items():
+        if interactive and value:
             raise typer.BadParameter(
                 f"--interactive and {name} do not go together: it shows one translation of each "
                 "line of stdin"
@@ -224,8 +200,8 @@ def _parser(
     return partial(text_record, where=where, prefixes=lines)
 
 
-def _fingerprint(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+def _fingerprint(prefixes: Path | None) -> str | None:
+    return prefixes and hashlib.sha256("\n".join(read_lines(prefixes)).encode()).hexdigest()
 
 
 def _is_stdin(path: Path | None) -> bool:

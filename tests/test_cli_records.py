@@ -11,7 +11,7 @@ import pytest
 from tfm.cli.main import main
 from tfm.model import Translator
 
-RECORDS = [
+RECORDS: list[str | bytes] = [
     '{"id": 7, "source": "A dog runs.", "tags": ["x", null]}',
     "not JSON",
     '{"en": "The cat sleeps.", "de": "kept"}',
@@ -35,7 +35,7 @@ def run(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
     code = main(["translate", str(model), "--device", "cpu", *flags])
     out, err = capsysbinary.readouterr()
-    return code, out.decode().splitlines(), err.decode()
+    return code, out.decode().removesuffix("\n").split("\n"), err.decode()
 
 
 def test_each_record_gives_one_with_its_fields_or_an_error(
@@ -56,6 +56,55 @@ def test_each_record_gives_one_with_its_fields_or_an_error(
     assert code == 1 and "could not be translated: 6" in err.splitlines()[-1]
 
 
+ODD: list[tuple[bytes, dict[str, object]]] = [  # a line, and what comes out of it again
+    (b'\xef\xbb\xbf{"source": "A dog runs.", "id": 1}', {"id": 1}),
+    (b'{"source": "I", "big": %s}' % (b"9" * 4000), {"big": int("9" * 4000)}),
+    (b'{"source": "I", "x": null, "y": [1.5, true, {"a": {"b": []}}]}\r', {"x": None}),
+    (b'{"source": "I", "id": 1, "id": 2}', {"id": 2}),
+    (b'{"de": "x", "": "", "en": "I", "n\\u0000": "\\u2028"}', {"": "", "n\0": "\u2028"}),
+    (b'{"source": "I", "score": "old", "error": "record 9: old"}', {}),
+    (b' {"source": "a\\nb", "t": "\t"} ', {}),
+]
+REFUSED: list[tuple[bytes, str]] = [
+    (b"", "not JSON: "),
+    (b"  ", "not JSON: "),
+    (b"null", "not a JSON object"),
+    (b"3", "not a JSON object"),
+    (b'{"source": null}', "`source` must be a string, but is null"),
+    (b'{"source": ["I"]}', '`source` must be a string, but is ["I"]'),
+    (b'{"source": "I", "x": NaN}', "not JSON: NaN"),
+    (b'{"source": "I", "x": [-Infinity]}', "not JSON: -Infinity"),
+    (b'{"source": "I", "x": 1e999}', "not JSON: 1e999"),
+    (b'{"source": "I", "x": %s}' % (b"9" * 5000), "not JSON: "),
+    (b'{"source": "I", "x": %s}' % (b"[" * 99_999), "not JSON: "),
+    (b'{"source": "I"} {}', "not JSON: "),
+    (b'{"source": "I", "required": null}', "`required` must be a list of strings"),
+]
+
+
+def no_constant(name: str) -> None:
+    raise AssertionError(f"{name} was written, which is no JSON")
+
+
+def test_whatever_a_record_holds_one_comes_out_that_is_json(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tiny_model: Path
+) -> None:
+    lines = [line.replace(b"\t", rb"\t") for line, _ in ODD] + [line for line, _ in REFUSED]
+    monkeypatch.setattr(f"{__name__}.RECORDS", lines)
+    code, out, err = run(monkeypatch, capsysbinary, tiny_model, "--jsonl", "--beam", "1")
+    found = [json.loads(line, parse_constant=no_constant) for line in out]
+    assert code == 1 and len(found) == len(lines)
+    assert f"could not be translated: {len(REFUSED)}" in err
+    for each, (_, carried) in zip(found, ODD, strict=False):
+        assert "error" not in each and each["score"] != "old"
+        assert carried.items() <= each.items()
+    assert found[2]["y"] == [1.5, True, {"a": {"b": []}}]
+    for number, each, (_, message) in zip(
+        range(len(ODD) + 1, len(lines) + 1), found[len(ODD) :], REFUSED, strict=True
+    ):
+        assert each["error"].startswith(f"record {number}: {message}")
+
+
 def test_strict_stops_at_the_first_bad_record(
     monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tiny_model: Path
 ) -> None:
@@ -73,6 +122,7 @@ def test_strict_stops_at_the_first_bad_record(
         ["--jsonl", "--text", "-o", "x.jsonl"],
         ["--jsonl", "--scores"],
         ["--json", "--scores"],
+        ["--n-best", "2", "--scores"],
     ],
 )
 def test_options_that_would_do_nothing_are_refused(
