@@ -1,22 +1,31 @@
-"""What several test files share: a way to run `tfm`, small corpora, and the hardware marks."""
+"""What several test files share: ways to run `tfm`, small corpora and networks, hardware marks."""
 
 import functools
+import math
 import os
 import pty
+import random
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
+from tfm.data.tokenizer import BOS, EOS
+
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tfm.model.search.beam import Hypothesis
+    from tfm.model.settings import DecodingSettings
     from tfm.model.training.material import Order
     from tfm.model.training.run import Run
+    from tfm.model.transformer import Transformer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,7 +39,7 @@ PAIRS = [
 ]
 
 # Settings of a model that trains in seconds, as values of --set.
-TINY = [
+TINY_SETTINGS = [
     "tokenizer.vocab_size=450",
     "model.d_model=32",
     "model.d_ff=64",
@@ -187,7 +196,7 @@ def tiny_model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tfm.model.training.recipe import prepare
     from tfm.model.training.reporting import Silence
 
-    settings = Settings.read(None, TINY)
+    settings = Settings.read(None, TINY_SETTINGS)
     directory = tmp_path_factory.mktemp("tiny") / "model"
     order = Order(settings=settings, train="builtin:300", valid="builtin:20", directory=directory)
     with prepare(order, Silence()) as run:
@@ -341,3 +350,139 @@ def read_until() -> Callable[..., bytes]:
         return found
 
     return read
+
+
+Found = tuple[list[int], float, bool]  # ids without EOS, score, whether they were cut
+Following = Callable[[Sequence[int], Sequence[int]], list[float]]  # of a source and the ids so far
+
+
+class Tiny:
+    """Tiny random networks, and what a search in them finds: no batch, no cache, no padding."""
+
+    @staticmethod
+    def network(
+        seed: int, *, vocab: int = 8, scale: float = 3, norm: Literal["pre", "post"] = "pre"
+    ) -> "Transformer":
+        """Return an untrained network whose predictions are as uneven as a trained one's.
+
+        It computes in fp64: two ways to the same number differ by less than any two numbers.
+        """
+        import torch
+
+        from tfm.model.settings import ModelSettings
+        from tfm.model.transformer import Transformer
+
+        torch.manual_seed(seed)
+        shape = ModelSettings(
+            d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2, norm=norm
+        )
+        model = Transformer(shape, source_vocab=9, target_vocab=vocab, joint=False)
+        with torch.no_grad():
+            model.target_embedding.weight.mul_(scale)
+        return model.double().eval()
+
+    def case(
+        self, seed: int, count: int = 1, **options: Any
+    ) -> tuple["Transformer", list[list[int]]]:
+        """Return such a network and `count` sources: at most 6 ids and EOS."""
+        draw, words = random.Random(seed), range(EOS + 1, 9)
+        sources = [[*draw.choices(words, k=draw.randint(0, 6)), EOS] for _ in range(count)]
+        return self.network(seed, **options), sources
+
+    @staticmethod
+    def log_probabilities(
+        model: "Transformer", source: Sequence[int], target: Sequence[int]
+    ) -> "Tensor":
+        """Return log P of every id after BOS and each id of `target`, T+1 V."""
+        import torch
+
+        from tfm.model.attention.padding import Padding
+
+        padding = Padding.from_lengths([len(source)])
+        with torch.no_grad():
+            logits: Tensor = model(
+                torch.tensor([source]), torch.tensor([[BOS, *target]]), source=padding
+            )
+        return logits[0].log_softmax(-1)
+
+    def log_p(self, model: "Transformer", source: Sequence[int], ids: Sequence[int]) -> float:
+        """Return log P of all `ids`."""
+        each = self.log_probabilities(model, source, ids[:-1])
+        return math.fsum(row[i] for row, i in zip(each.tolist(), ids, strict=True))
+
+    def following(
+        self,
+        model: "Transformer",
+        forbidden: Collection[int] = (),
+        *,
+        penalty: float = 1,
+        bars: Callable[[Sequence[int], int], bool] = lambda ids, token: False,
+    ) -> Following:
+        """Return the function that gives log P of each next id, -inf if it is forbidden.
+
+        Args:
+            penalty: `repetition_penalty`; it is log P' then.
+            bars: whether an id is forbidden after these.
+        """
+
+        def following(source: Sequence[int], ids: Sequence[int]) -> list[float]:
+            each = self.log_probabilities(model, source, ids)[-1].tolist()
+            each = each if penalty == 1 else penalised(each, ids, penalty)
+            return [-math.inf if i in forbidden or bars(ids, i) else p for i, p in enumerate(each)]
+
+        return following
+
+    @staticmethod
+    def search(
+        following: Following, source: Sequence[int], options: "DecodingSettings", least: int = 1
+    ) -> list[Found]:
+        """Search by beam as it is defined, always up to the longest, which is `least` or more.
+
+        `following` says what each next id counts; -inf: it may not come.
+        """
+        live: list[tuple[float, list[int]]] = [(0.0, [])]
+        finished: list[tuple[float, list[int]]] = []
+        stuck: list[tuple[float, list[int]]] = []
+        for n in range(1, max(options.longest(len(source) - 1), least) + 1):
+            extensions = [
+                (-(total + p), beam, token, ids)
+                for beam, (total, ids) in enumerate(live)
+                for token, p in enumerate(following(source, ids))
+                if p > -math.inf
+            ]
+            extensions.sort(key=lambda extension: extension[:3])
+            for minus_total, _, token, ids in extensions[: options.beam]:
+                if token == EOS:
+                    finished.append((-minus_total / n**options.length_penalty, ids))
+            if finished and options.beam == 1:
+                return [(finished[0][1], finished[0][0], False)]
+            going = [e for e in extensions if e[2] != EOS][: options.beam]
+            stuck = stuck or (live if not going else [])
+            live = [(-minus_total, [*ids, token]) for minus_total, _, token, ids in going]
+        finished.sort(key=lambda found: -found[0])
+        found = [(ids, score, False) for score, ids in finished]
+        for total, ids in live if live or finished else stuck:
+            found.append((ids, total / max(len(ids), 1) ** options.length_penalty, True))
+        return found[: options.beam]
+
+    @staticmethod
+    def outcome(hypotheses: "Sequence[Hypothesis]") -> list[tuple[list[int], Any, bool]]:
+        """Return what equals the result of `search` up to rounding."""
+        close = functools.partial(pytest.approx, rel=1e-5, abs=1e-9)
+        return [(h.tokens, close(h.score), h.truncated) for h in hypotheses]
+
+
+def penalised(log_p: list[float], ids: Sequence[int], penalty: float) -> list[float]:
+    """Return log P', id by id, by the formula of `repetition_penalty`."""
+    mean = math.fsum(log_p) / len(log_p)
+    x = [p - mean for p in log_p]
+    for i in set(ids):
+        x[i] = x[i] / penalty if x[i] > 0 else x[i] * penalty
+    whole = math.log(math.fsum(map(math.exp, x)))
+    return [each - whole for each in x]
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Tiny:
+    """Return tiny networks, and what a search in them finds."""
+    return Tiny()

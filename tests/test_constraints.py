@@ -3,50 +3,29 @@
 import io
 import itertools
 import json
-import random
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 from tfm.cli.main import main
 from tfm.data.errors import DataError, SettingsError
 from tfm.data.phrases import ForbiddenPhrase, PieceIndex
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model import Translator
-from tfm.model.attention.padding import Padding
 from tfm.model.request import Request
 from tfm.model.search.beam import beam_search, force_score
 from tfm.model.search.constraints import Constraints
-from tfm.model.settings import DecodingSettings, ModelSettings
-from tfm.model.transformer import Transformer
+from tfm.model.settings import DecodingSettings
+
+if TYPE_CHECKING:
+    from conftest import Tiny
 
 SPECIAL = (PAD, UNK, BOS)
-
-
-def random_model(seed: int, *, vocab: int = 8) -> Transformer:
-    torch.manual_seed(seed)
-    shape = ModelSettings(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2)
-    model = Transformer(shape, source_vocab=9, target_vocab=vocab, joint=False)
-    with torch.no_grad():
-        model.target_embedding.weight.mul_(3)
-    return model.double().eval()
-
-
-def random_sources(seed: int, count: int) -> list[list[int]]:
-    rng = random.Random(seed)
-    return [[*rng.choices(range(EOS + 1, 9), k=rng.randint(1, 6)), EOS] for _ in range(count)]
-
-
-def log_p(model: Transformer, source: Sequence[int], ids: Sequence[int]) -> float:
-    with torch.no_grad():
-        target = torch.tensor([[BOS, *ids[:-1]]])
-        logits = model(torch.tensor([source]), target, source=Padding.from_lengths([len(source)]))
-    return logits[0].log_softmax(-1).gather(1, torch.tensor(ids)[:, None]).sum().item()
 
 
 def has(ids: Sequence[int], phrase: Sequence[int]) -> bool:
@@ -79,12 +58,14 @@ def allows(asked: Constraints, ids: Sequence[int]) -> bool:
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_a_wide_beam_finds_everything_that_is_allowed_in_order(length_penalty: float) -> None:
-    model, longest = random_model(1, vocab=7), 4
+def test_a_wide_beam_finds_everything_that_is_allowed_in_order(
+    tiny: "Tiny", length_penalty: float
+) -> None:
+    model, sources = tiny.case(1, len(ASKED), vocab=7)
+    longest = 4
     options = DecodingSettings(
         beam=400, max_length=longest, length_penalty=length_penalty, batch_tokens=20_000
     )
-    sources = random_sources(1, len(ASKED))
     found = beam_search(model, sources, options, forbidden=SPECIAL, constraints=ASKED, n_best=400)
     for source, asked, hypotheses in zip(sources, ASKED, found, strict=True):
         scores = {}
@@ -92,7 +73,7 @@ def test_a_wide_beam_finds_everything_that_is_allowed_in_order(length_penalty: f
             for ids in itertools.product(range(EOS + 1, 7), repeat=length):
                 if allows(asked, ids):
                     whole = [*ids, EOS]
-                    scores[ids] = log_p(model, source, whole) / len(whole) ** length_penalty
+                    scores[ids] = tiny.log_p(model, source, whole) / len(whole) ** length_penalty
         finished = [h for h in hypotheses if not h.truncated]
         best_first = sorted(scores, key=scores.__getitem__, reverse=True)
         assert [tuple(h.tokens) for h in finished] == best_first
@@ -100,8 +81,8 @@ def test_a_wide_beam_finds_everything_that_is_allowed_in_order(length_penalty: f
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
-def test_each_source_has_its_own_and_nothing_of_its_neighbours(beam: int) -> None:
-    model = random_model(2)
+def test_each_source_has_its_own_and_nothing_of_its_neighbours(tiny: "Tiny", beam: int) -> None:
+    model = tiny.network(2)
     sources = [[4, 5, 6, EOS]] * len(ASKED)
     options = DecodingSettings(beam=beam, max_length=12)
     n_best = min(beam, 2)
@@ -124,9 +105,8 @@ def test_each_source_has_its_own_and_nothing_of_its_neighbours(beam: int) -> Non
             assert h.score == pytest.approx(sum(forced) / len(forced), rel=1e-5)
 
 
-def test_required_words_are_found_where_a_plain_search_has_none() -> None:
-    model = random_model(3, vocab=20)
-    sources = random_sources(3, 12)
+def test_required_words_are_found_where_a_plain_search_has_none(tiny: "Tiny") -> None:
+    model, sources = tiny.case(3, 12, vocab=20)
     options = DecodingSettings(beam=6, max_length=30, max_length_ratio=3)
     plain = beam_search(model, sources, options, forbidden=SPECIAL)
     phrases = [((7, 8), (15,)), ((16, 9, 11),)] * 6
@@ -141,9 +121,8 @@ def test_required_words_are_found_where_a_plain_search_has_none() -> None:
         beam_search(model, sources, replace(options, beam_groups=2), constraints=asked)
 
 
-def test_prefixes_and_bars_hold_for_samples_and_groups() -> None:
-    model = random_model(4)
-    sources = random_sources(4, 6)
+def test_prefixes_and_bars_hold_for_samples_and_groups(tiny: "Tiny") -> None:
+    model, sources = tiny.case(4, 6)
     asked = [Constraints(prefix=(6, 4), bars=no_four_after_five)] * 6
     for options in (
         DecodingSettings(sampling=True, max_length=9),

@@ -1,48 +1,27 @@
 """Diverse beam search is the algorithm of its paper, and its first group a plain search."""
 
-import random
+import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
-from tfm.model.attention.padding import Padding
 from tfm.model.search.beam import Hypothesis, beam_search, force_score
-from tfm.model.settings import DecodingSettings, ModelSettings
-from tfm.model.transformer import Transformer
+from tfm.model.settings import DecodingSettings
+
+if TYPE_CHECKING:
+    from conftest import Following, Tiny
 
 SPECIAL = (PAD, UNK, BOS)
 
 
-def random_model(seed: int) -> Transformer:
-    torch.manual_seed(seed)
-    shape = ModelSettings(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2)
-    model = Transformer(shape, source_vocab=9, target_vocab=9, joint=False)
-    with torch.no_grad():
-        model.target_embedding.weight.mul_(3)
-    return model.double().eval()
-
-
-def random_sources(count: int) -> list[list[int]]:
-    rng = random.Random(count)
-    return [[*rng.choices(range(EOS + 1, 9), k=rng.randint(1, 6)), EOS] for _ in range(count)]
-
-
-def following(model: Transformer, source: Sequence[int], ids: Sequence[int]) -> list[float]:
-    with torch.no_grad():
-        target = torch.tensor([[BOS, *ids]])
-        logits = model(torch.tensor([source]), target, source=Padding.from_lengths([len(source)]))
-    scores: list[float] = logits[0, -1].log_softmax(-1).tolist()
-    return scores
-
-
 def definition(
-    model: Transformer, source: Sequence[int], options: DecodingSettings
+    following: "Following", source: Sequence[int], options: DecodingSettings
 ) -> list[tuple[list[int], float, bool]]:
-    """Search group by group as the paper says, always up to the longest."""
+    """Search group by group as the paper says, always up to the longest; -inf bars an id."""
     width = options.beam // options.beam_groups
     live = [[(0.0, list[int]())] for _ in range(options.beam_groups)]
     done: list[list[tuple[float, list[int]]]] = [[] for _ in live]
@@ -52,8 +31,8 @@ def definition(
         for group, hypotheses in enumerate(live):
             extensions = []
             for beam, (total, ids) in enumerate(hypotheses):
-                for token, p in enumerate(following(model, source, ids)):
-                    if token not in SPECIAL:
+                for token, p in enumerate(following(source, ids)):
+                    if p > -math.inf:
                         rank = -(total + p - options.diversity * chosen[token])
                         extensions.append((rank, beam, token, total + p, ids))
             extensions.sort(key=lambda extension: extension[:3])
@@ -73,15 +52,11 @@ def definition(
     return [(list(ids), score, truncated) for (ids, truncated), score in ranked][: options.beam]
 
 
-def outcome(hypotheses: Sequence[Hypothesis]) -> list[tuple[list[int], float, bool]]:
-    return [(h.tokens, pytest.approx(h.score, rel=1e-5), h.truncated) for h in hypotheses]
-
-
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 @pytest.mark.parametrize("diversity", [0.0, 0.5, 9.0])
 @pytest.mark.parametrize(("beam", "groups"), [(4, 2), (3, 3), (6, 2)])
 def test_a_diverse_search_equals_its_definition(
-    beam: int, groups: int, diversity: float, length_penalty: float
+    tiny: "Tiny", beam: int, groups: int, diversity: float, length_penalty: float
 ) -> None:
     options = DecodingSettings(
         beam=beam,
@@ -90,19 +65,18 @@ def test_a_diverse_search_equals_its_definition(
         max_length=5,
         length_penalty=length_penalty,
     )
-    model = random_model(beam)
-    sources = random_sources(4)
+    model, sources = tiny.case(beam, 4, vocab=9)
+    following = tiny.following(model, SPECIAL)
     found = beam_search(model, sources, options, forbidden=SPECIAL, n_best=beam)
     for source, hypotheses in zip(sources, found, strict=True):
-        assert outcome(hypotheses) == definition(model, source, options)
+        assert tiny.outcome(hypotheses) == definition(following, source, options)
     for n_best in (1, 2):
         fewer = beam_search(model, sources, options, forbidden=SPECIAL, n_best=n_best)
-        assert [outcome(h) for h in fewer] == [outcome(h[:n_best]) for h in found]
+        assert [tiny.outcome(h) for h in fewer] == [tiny.outcome(h[:n_best]) for h in found]
 
 
-def test_the_first_group_is_a_plain_search_and_the_others_add_to_it() -> None:
-    model = random_model(1)
-    sources = random_sources(8)
+def test_the_first_group_is_a_plain_search_and_the_others_add_to_it(tiny: "Tiny") -> None:
+    model, sources = tiny.case(1, 8, vocab=9)
     plain = DecodingSettings(beam=2, max_length=8)
     options = DecodingSettings(beam=6, beam_groups=3, diversity=50.0, max_length=8)
     first = beam_search(model, sources, plain, forbidden=SPECIAL, n_best=2)
@@ -119,9 +93,8 @@ def test_the_first_group_is_a_plain_search_and_the_others_add_to_it() -> None:
     assert beginnings(found) > beginnings(usual)
 
 
-def test_scores_are_those_of_the_model() -> None:
-    model = random_model(2)
-    sources = random_sources(6)
+def test_scores_are_those_of_the_model(tiny: "Tiny") -> None:
+    model, sources = tiny.case(2, 6, vocab=9)
     options = DecodingSettings(beam=4, beam_groups=4, diversity=1.0, max_length=6)
     found = beam_search(model, sources, options, forbidden=SPECIAL, n_best=4)
     pairs = [(s, h) for s, hypotheses in zip(sources, found, strict=True) for h in hypotheses]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,51 +14,29 @@ import torch
 from tfm.data.errors import SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model import Translator
-from tfm.model.attention.padding import Padding
 from tfm.model.search.beam import beam_search, force_score
 from tfm.model.search.mbr import rank
 from tfm.model.search.sampling import draw
-from tfm.model.settings import DecodingSettings, ModelSettings
-from tfm.model.transformer import Transformer
+from tfm.model.settings import DecodingSettings
+
+if TYPE_CHECKING:
+    from conftest import Tiny
 
 SPECIAL = (PAD, UNK, BOS)
 SAMPLING = DecodingSettings(sampling=True, max_length=8)
 
 
-def random_model(seed: int, *, vocab: int = 8) -> Transformer:
-    torch.manual_seed(seed)
-    shape = ModelSettings(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2)
-    model = Transformer(shape, source_vocab=9, target_vocab=vocab, joint=False)
-    with torch.no_grad():
-        model.target_embedding.weight.mul_(2)
-    return model.double().eval()
-
-
-def random_sources(seed: int, count: int) -> list[list[int]]:
-    rng = random.Random(seed)
-    return [[*rng.choices(range(EOS + 1, 9), k=rng.randint(1, 6)), EOS] for _ in range(count)]
-
-
-def following(model: Transformer, source: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
-    """Return P of every id after `ids`, among those that are not special."""
-    with torch.no_grad():
-        target = torch.tensor([[BOS, *ids]])
-        logits = model(torch.tensor([source]), target, source=Padding.from_lengths([len(source)]))
-    logits[:, :, list(SPECIAL)] = -torch.inf
-    return logits[0, -1].softmax(-1)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
-def test_samples_are_as_frequent_as_they_are_probable(temperature: float) -> None:
-    model, count = random_model(1, vocab=6), 4000
-    source = random_sources(1, 1)[0]
+def test_samples_are_as_frequent_as_they_are_probable(tiny: "Tiny", temperature: float) -> None:
+    model, [source] = tiny.case(1, vocab=6, scale=2)
+    following, count = tiny.following(model, SPECIAL), 4000
     options = replace(SAMPLING, max_length=2, temperature=temperature)
     (found,) = beam_search(model, [source], options, forbidden=SPECIAL, n_best=count)
     seen = Counter((tuple(h.tokens), h.truncated) for h in found)
 
     def p(ids: Sequence[int]) -> torch.Tensor:
-        tempered = following(model, source, ids) ** (1 / temperature)
-        return tempered / tempered.sum()
+        scores = torch.tensor(following(source, ids), dtype=torch.float64)
+        return (scores / temperature).softmax(-1)
 
     words = range(EOS + 1, 6)
     expected = {((), False): p([])[EOS].item()}
@@ -72,9 +51,8 @@ def test_samples_are_as_frequent_as_they_are_probable(temperature: float) -> Non
         assert abs(seen[outcome] / count - probability) < 5 * spread + 1e-9
 
 
-def test_samples_depend_on_the_source_and_the_seed_alone() -> None:
-    model = random_model(2)
-    sources = random_sources(2, 12)
+def test_samples_depend_on_the_source_and_the_seed_alone(tiny: "Tiny") -> None:
+    model, sources = tiny.case(2, 12, scale=2)
     sources.append(sources[3])
     expected = [
         beam_search(model, [source], SAMPLING, forbidden=SPECIAL, n_best=5)[0] for source in sources
@@ -99,9 +77,8 @@ def test_samples_depend_on_the_source_and_the_seed_alone() -> None:
     assert [[h.tokens for h in each] for each in found] != tokens
 
 
-def test_a_sample_has_the_probability_that_the_model_gives_it() -> None:
-    model = random_model(3)
-    sources = random_sources(3, 8)
+def test_a_sample_has_the_probability_that_the_model_gives_it(tiny: "Tiny") -> None:
+    model, sources = tiny.case(3, 8, scale=2)
     options = replace(SAMPLING, temperature=0.7, top_k=4, length_penalty=0.5)
     found = [h for (h,) in beam_search(model, sources, options, forbidden=SPECIAL)]
     targets = [h.tokens if h.truncated else [*h.tokens, EOS] for h in found]
@@ -144,9 +121,8 @@ def test_a_cut_leaves_the_most_probable(changes: dict[str, float], left: set[int
     torch.testing.assert_close(shares, kept / kept.sum(), atol=2e-3, rtol=0)
 
 
-def test_the_most_probable_of_one_is_greedy_search() -> None:
-    model = random_model(4)
-    sources = random_sources(4, 10)
+def test_the_most_probable_of_one_is_greedy_search(tiny: "Tiny") -> None:
+    model, sources = tiny.case(4, 10, scale=2)
     greedy = beam_search(model, sources, DecodingSettings(beam=1, max_length=8), forbidden=SPECIAL)
     sampled = beam_search(model, sources, replace(SAMPLING, top_k=1), forbidden=SPECIAL)
     assert [h.tokens for (h,) in sampled] == [h.tokens for (h,) in greedy]
@@ -154,9 +130,8 @@ def test_the_most_probable_of_one_is_greedy_search() -> None:
     assert [h.tokens for (h,) in cold] == [h.tokens for (h,) in greedy]
 
 
-def test_rules_and_penalties_hold_for_samples() -> None:
-    model = random_model(5)
-    sources = random_sources(5, 8)
+def test_rules_and_penalties_hold_for_samples(tiny: "Tiny") -> None:
+    model, sources = tiny.case(5, 8, scale=2)
 
     def sample(**changes: float) -> list[list[int]]:
         options = replace(SAMPLING, **changes)  # type: ignore[arg-type]
@@ -202,9 +177,10 @@ def test_options_out_of_range_are_refused(changes: dict[str, float], message: st
         DecodingSettings(**changes)  # type: ignore[arg-type]
 
 
-def test_as_many_samples_as_one_likes() -> None:
-    found = beam_search(random_model(6), [[4, EOS]], SAMPLING, forbidden=SPECIAL, n_best=50)
+def test_as_many_samples_as_one_likes(tiny: "Tiny") -> None:
+    model = tiny.network(6, scale=2)
+    found = beam_search(model, [[4, EOS]], SAMPLING, forbidden=SPECIAL, n_best=50)
     assert len(found[0]) == 50
     assert len(list(itertools.groupby(h.tokens for h in found[0]))) > 10
     with pytest.raises(SettingsError, match="`n_best` must be at least 1, but is 0"):
-        beam_search(random_model(6), [[4, EOS]], SAMPLING, n_best=0)
+        beam_search(model, [[4, EOS]], SAMPLING, n_best=0)

@@ -1,9 +1,9 @@
 """Search is right (promise 5) and blind to the batch (promise 4), on random tiny networks."""
 
 import itertools
-import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
-from tfm.model.attention.padding import Padding
 from tfm.model.search.beam import (
-    Hypothesis,
     batches_by_length,
     beam_search,
     forbid,
@@ -23,110 +21,28 @@ from tfm.model.search.beam import (
 )
 from tfm.model.search.beams import Beams, best_extensions, stable_topk
 from tfm.model.search.scorer import NetworkScorer
-from tfm.model.settings import DecodingSettings, ModelSettings
+from tfm.model.settings import DecodingSettings
 from tfm.model.transformer import Transformer
 
+if TYPE_CHECKING:
+    from conftest import Tiny
+
 SPECIAL = (PAD, UNK, BOS)
-SOURCE_VOCAB = 9
-
-
-def random_model(seed: int, *, vocab: int = 8, **options: str) -> Transformer:
-    """Return an untrained network whose predictions are as uneven as a trained one's.
-
-    It computes in fp64, so that two ways to the same number differ by less than any two numbers.
-    """
-    torch.manual_seed(seed)
-    shape = ModelSettings(
-        d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2, **options
-    )
-    model = Transformer(shape, source_vocab=SOURCE_VOCAB, target_vocab=vocab, joint=False)
-    with torch.no_grad():
-        model.target_embedding.weight.mul_(3)
-    return model.double().eval()
-
-
-def random_sources(seed: int, count: int, *, longest: int = 6) -> list[list[int]]:
-    rng = random.Random(seed)
-    words = range(EOS + 1, SOURCE_VOCAB)
-    return [[*rng.choices(words, k=rng.randint(0, longest)), EOS] for _ in range(count)]
-
-
-def log_probabilities(
-    model: Transformer, source: Sequence[int], target: Sequence[int]
-) -> torch.Tensor:
-    """Return log P of every id after BOS and each id of `target`, T+1 V: no cache, no padding."""
-    with torch.no_grad():
-        ids = torch.tensor([source])
-        padding = Padding.from_lengths([len(source)])
-        return model(ids, torch.tensor([[BOS, *target]]), source=padding).log_softmax(-1)[0]
-
-
-def exhaustive(
-    model: Transformer, source: Sequence[int], longest: int, forbidden: Collection[int]
-) -> dict[tuple[int, ...], float]:
-    """Return log P of every sequence of at most `longest` ids that ends in EOS."""
-    words = [i for i in range(model.target_vocab) if i != EOS and i not in forbidden]
-    found = {}
-    for length in range(longest):
-        for ids in itertools.product(words, repeat=length):
-            scores = log_probabilities(model, source, ids)
-            found[ids] = sum(scores[t, i].item() for t, i in enumerate((*ids, EOS)))
-    return found
-
-
-def naive_search(
-    model: Transformer | Callable[[Sequence[int], Sequence[int]], list[float]],
-    source: Sequence[int],
-    options: DecodingSettings,
-    forbidden: Collection[int],
-) -> list[tuple[list[int], float, bool]]:
-    """Search as the definition says: one sentence, no cache, always up to the longest.
-
-    In place of a model, a function of source and past may say log P of the next ids.
-    """
-    live: list[tuple[float, list[int]]] = [(0.0, [])]
-    finished: list[tuple[float, list[int]]] = []
-    longest = options.longest(len(source) - 1)
-    for n in range(1, longest + 1):
-        extensions = []
-        for beam, (log_p, ids) in enumerate(live):
-            if isinstance(model, Transformer):
-                following = log_probabilities(model, source, ids)[-1].tolist()
-            else:
-                following = model(source, ids)
-            for token, p in enumerate(following):
-                if token not in forbidden and p > -math.inf:
-                    extensions.append((-(log_p + p), beam, token, ids))
-        extensions.sort(key=lambda extension: extension[:3])
-        for minus_log_p, _, token, ids in extensions[: options.beam]:
-            if token == EOS:
-                finished.append((-minus_log_p / n**options.length_penalty, ids))
-        if finished and options.beam == 1:
-            return [(finished[0][1], finished[0][0], False)]
-        going = [e for e in extensions if e[2] != EOS][: options.beam]
-        live = [(-minus_log_p, [*ids, token]) for minus_log_p, _, token, ids in going]
-    finished.sort(key=lambda found: -found[0])
-    cut = [(ids, log_p / longest**options.length_penalty, True) for log_p, ids in live]
-    return ([(ids, score, False) for score, ids in finished] + cut)[: options.beam]
-
-
-def outcome(hypotheses: Sequence[Hypothesis]) -> list[tuple[list[int], float, bool]]:
-    return [(h.tokens, pytest.approx(h.score, rel=1e-5), h.truncated) for h in hypotheses]
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize(("seed", "vocab", "longest"), [(1, 4, 4), (2, 5, 4), (3, 6, 3)])
 def test_a_beam_as_wide_as_the_space_finds_every_sequence_in_order(
-    seed: int, vocab: int, longest: int, length_penalty: float
+    tiny: "Tiny", seed: int, vocab: int, longest: int, length_penalty: float
 ) -> None:
-    model = random_model(seed, vocab=vocab)
-    source = random_sources(seed, 1)[0]
-    forbidden = {BOS}
+    model, [source] = tiny.case(seed, vocab=vocab)
     width = vocab**longest
     options = DecodingSettings(beam=width, max_length=longest, length_penalty=length_penalty)
-    (found,) = beam_search(model, [source], options, forbidden=forbidden, n_best=width)
+    (found,) = beam_search(model, [source], options, forbidden=[BOS], n_best=width)
 
-    everything = exhaustive(model, source, longest, forbidden)
+    words = [i for i in range(vocab) if i not in (BOS, EOS)]
+    sequences = (ids for n in range(longest) for ids in itertools.product(words, repeat=n))
+    everything = {ids: tiny.log_p(model, source, [*ids, EOS]) for ids in sequences}
     scores = {ids: p / (len(ids) + 1) ** length_penalty for ids, p in everything.items()}
     best_first = sorted(scores, key=scores.__getitem__, reverse=True)
     finished = [h for h in found if not h.truncated]
@@ -138,19 +54,21 @@ def test_a_beam_as_wide_as_the_space_finds_every_sequence_in_order(
     # What remains are all sequences that would have been longer.
     assert found[: len(finished)] == finished
     assert len({tuple(h.tokens) for h in found[len(finished) :]}) == (vocab - 2) ** longest
-    (first,) = beam_search(model, [source], options, forbidden=forbidden)
-    assert outcome(first) == outcome(found[:1])
+    (first,) = beam_search(model, [source], options, forbidden=[BOS])
+    assert tiny.outcome(first) == tiny.outcome(found[:1])
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_cached_batched_search_equals_full_decoding_of_each_sentence(beam: int, norm: str) -> None:
+def test_cached_batched_search_equals_full_decoding_of_each_sentence(
+    tiny: "Tiny", beam: int, norm: str
+) -> None:
     options = DecodingSettings(beam=beam, max_length=9)
-    sources = random_sources(beam, 5)
-    model = random_model(beam + 10, norm=norm)
+    model, sources = tiny.case(beam + 10, 5, norm=norm)
+    following = tiny.following(model, SPECIAL)
     found = beam_search(model, sources, options, forbidden=SPECIAL, n_best=beam)
     for source, hypotheses in zip(sources, found, strict=True):
-        assert outcome(hypotheses) == naive_search(model, source, options, SPECIAL)
+        assert tiny.outcome(hypotheses) == tiny.search(following, source, options)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -165,6 +83,7 @@ def test_cached_batched_search_equals_full_decoding_of_each_sentence(beam: int, 
     batch_tokens=st.sampled_from([1, 40, 4096]),
 )
 def test_any_search_equals_its_definition(
+    tiny: "Tiny",
     seed: int,
     vocab: int,
     beam: int,
@@ -174,28 +93,30 @@ def test_any_search_equals_its_definition(
     count: int,
     batch_tokens: int,
 ) -> None:
-    model = random_model(seed, vocab=vocab)
+    model, sources = tiny.case(seed, count, vocab=vocab)
     forbidden = {i for i in forbidden if i < vocab}
+    following = tiny.following(model, forbidden)
     options = DecodingSettings(
         beam=beam, length_penalty=length_penalty, max_length=max_length, batch_tokens=batch_tokens
     )
-    sources = random_sources(seed, count)
     found = beam_search(model, sources, options, forbidden=forbidden, n_best=beam)
     for source, hypotheses in zip(sources, found, strict=True):
-        assert outcome(hypotheses) == naive_search(model, source, options, forbidden)
+        assert tiny.outcome(hypotheses) == tiny.search(following, source, options)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_greedy_search_takes_the_best_id_at_every_step(seed: int, length_penalty: float) -> None:
-    model = random_model(seed)
+def test_greedy_search_takes_the_best_id_at_every_step(
+    tiny: "Tiny", seed: int, length_penalty: float
+) -> None:
+    model, sources = tiny.case(seed, 4)
+    following = tiny.following(model, SPECIAL)
     options = DecodingSettings(beam=1, max_length=12, length_penalty=length_penalty)
-    for source in random_sources(seed, 4):
+    for source in sources:
         expected: list[int] = []
         while len(expected) < options.longest(len(source) - 1):
-            following = log_probabilities(model, source, expected)[-1]
-            following[list(SPECIAL)] = -torch.inf
-            expected.append(int(following.argmax()))
+            scores = following(source, expected)
+            expected.append(scores.index(max(scores)))
             if expected[-1] == EOS:
                 break
         (found,) = beam_search(model, [source], options, forbidden=SPECIAL)
@@ -204,9 +125,8 @@ def test_greedy_search_takes_the_best_id_at_every_step(seed: int, length_penalty
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_the_score_is_the_forced_score_of_the_same_ids(length_penalty: float) -> None:
-    model = random_model(4)
-    sources = random_sources(4, 6)
+def test_the_score_is_the_forced_score_of_the_same_ids(tiny: "Tiny", length_penalty: float) -> None:
+    model, sources = tiny.case(4, 6)
     options = DecodingSettings(beam=4, max_length=6, length_penalty=length_penalty)
     found = beam_search(model, sources, options, forbidden=SPECIAL, n_best=4)
     pairs = [(s, h) for s, hypotheses in zip(sources, found, strict=True) for h in hypotheses]
@@ -219,57 +139,58 @@ def test_the_score_is_the_forced_score_of_the_same_ids(length_penalty: float) ->
         assert h.score == pytest.approx(sum(each) / len(each) ** length_penalty)
 
 
-def test_forced_scores_are_those_of_each_pair_alone() -> None:
-    model = random_model(5)
-    sources = random_sources(5, 4)
+def test_forced_scores_are_those_of_each_pair_alone(tiny: "Tiny") -> None:
+    model, sources = tiny.case(5, 4)
     targets = [[4, 5, EOS], [], [EOS], [6, 6, 6, 6, 4, EOS]]
     for source, target, scores in zip(
         sources, targets, force_score(model, sources, targets), strict=True
     ):
-        after = log_probabilities(model, source, target)
+        after = tiny.log_probabilities(model, source, target)
         assert scores == pytest.approx([after[t, i].item() for t, i in enumerate(target)])
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_translation_does_not_depend_on_its_batch(beam: int, dtype: torch.dtype) -> None:
-    model = random_model(6).to(dtype)
-    sources = random_sources(6, 12)
+def test_a_translation_does_not_depend_on_its_batch(
+    tiny: "Tiny", beam: int, dtype: torch.dtype
+) -> None:
+    model, sources = tiny.case(6, 12)
+    model.to(dtype)
     options = DecodingSettings(beam=beam, max_length=10)
     alone = [beam_search(model, [s], options, forbidden=SPECIAL, n_best=beam)[0] for s in sources]
-    expected = [outcome(hypotheses) for hypotheses in alone]
+    expected = [tiny.outcome(hypotheses) for hypotheses in alone]
     for batch_tokens in (1, 20 * beam, 4096):
         batched = DecodingSettings(beam=beam, max_length=10, batch_tokens=batch_tokens)
         found = beam_search(model, sources, batched, forbidden=SPECIAL, n_best=beam)
-        assert [outcome(hypotheses) for hypotheses in found] == expected
+        assert [tiny.outcome(hypotheses) for hypotheses in found] == expected
     order = random.Random(1).sample(range(12), 12)
     shuffled = beam_search(
         model, [sources[i] for i in order], options, forbidden=SPECIAL, n_best=beam
     )
-    assert [outcome(hypotheses) for hypotheses in shuffled] == [expected[i] for i in order]
+    assert [tiny.outcome(hypotheses) for hypotheses in shuffled] == [expected[i] for i in order]
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
 def test_the_best_translations_do_not_depend_on_how_many_are_asked_for(
+    tiny: "Tiny",
     length_penalty: float,
 ) -> None:
-    model = random_model(7)
-    sources = random_sources(7, 8)
+    model, sources = tiny.case(7, 8)
     options = DecodingSettings(beam=5, max_length=12, length_penalty=length_penalty)
     all_five = beam_search(model, sources, options, forbidden=SPECIAL, n_best=5)
     for n_best in (1, 2, 4):
         found = beam_search(model, sources, options, forbidden=SPECIAL, n_best=n_best)
-        assert [outcome(h) for h in found] == [outcome(h[:n_best]) for h in all_five]
+        assert [tiny.outcome(h) for h in found] == [tiny.outcome(h[:n_best]) for h in all_five]
 
 
 @pytest.mark.parametrize("n_best", [0, 6])
-def test_more_translations_than_beams_are_refused(n_best: int) -> None:
+def test_more_translations_than_beams_are_refused(tiny: "Tiny", n_best: int) -> None:
     with pytest.raises(SettingsError, match=rf"at most `beam` \(5\), but is {n_best}"):
-        beam_search(random_model(1), [[EOS]], DecodingSettings(beam=5), n_best=n_best)
+        beam_search(tiny.network(1), [[EOS]], DecodingSettings(beam=5), n_best=n_best)
 
 
-def test_hypotheses_cut_at_the_maximum_length_are_marked_and_rank_last() -> None:
-    model = random_model(8)
+def test_hypotheses_cut_at_the_maximum_length_are_marked_and_rank_last(tiny: "Tiny") -> None:
+    model, others = tiny.case(8, 20)
     sources = [[4, EOS], [4, 5, 6, 7, EOS]]
     options = DecodingSettings(beam=3, max_length=12, max_length_ratio=0.5)
     endless = beam_search(model, sources, options, forbidden=(*SPECIAL, EOS), n_best=3)
@@ -279,14 +200,13 @@ def test_hypotheses_cut_at_the_maximum_length_are_marked_and_rank_last() -> None
         assert hypotheses == sorted(hypotheses, key=lambda h: -h.score)
     # A length penalty this strong favours the longest; a finished one comes first all the same.
     short = DecodingSettings(beam=3, max_length=3, length_penalty=9)
-    for hypotheses in beam_search(model, random_sources(8, 20), short, forbidden=SPECIAL, n_best=3):
+    for hypotheses in beam_search(model, others, short, forbidden=SPECIAL, n_best=3):
         marks = [h.truncated for h in hypotheses]
         assert marks == sorted(marks)
 
 
-def test_forbidden_ids_never_appear() -> None:
-    model = random_model(1)
-    sources = random_sources(9, 10)
+def test_forbidden_ids_never_appear(tiny: "Tiny") -> None:
+    model, sources = tiny.case(1, 10)
     free = beam_search(model, sources, DecodingSettings(max_length=10), n_best=5)
     used = {i for hypotheses in free for h in hypotheses for i in h.tokens}
     forbidden = used - {max(used)}
@@ -297,14 +217,13 @@ def test_forbidden_ids_never_appear() -> None:
     assert not {i for hypotheses in found for h in hypotheses for i in h.tokens} & forbidden
 
 
-def test_equal_probabilities_go_to_the_lower_beam_and_id() -> None:
-    model = random_model(10)
-    torch.nn.init.zeros_(model.target_embedding.weight)
-    source = random_sources(10, 1)[0]
+def test_equal_probabilities_go_to_the_lower_beam_and_id(tiny: "Tiny") -> None:
+    model, [source] = tiny.case(10, scale=0)
+    following = tiny.following(model, SPECIAL)
     for beam in (1, 2, 3, 5):
         options = DecodingSettings(beam=beam, max_length=4)
         (found,) = beam_search(model, [source], options, forbidden=SPECIAL, n_best=beam)
-        assert outcome(found) == naive_search(model, source, options, SPECIAL)
+        assert tiny.outcome(found) == tiny.search(following, source, options)
 
 
 @pytest.mark.parametrize("k", [1, 3, 8, 40])
@@ -317,17 +236,17 @@ def test_topk_takes_the_leftmost_of_equal_values(k: int) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_model_that_computes_no_numbers_is_named_as_damaged(value: float) -> None:
-    model = random_model(11)
+def test_a_model_that_computes_no_numbers_is_named_as_damaged(tiny: "Tiny", value: float) -> None:
+    model = tiny.network(11)
     with torch.no_grad():
         model.decoder[0].feed_forward.outer.bias[3] = value
     with pytest.raises(CheckpointError, match="not numbers: it is damaged, or its training div"):
         beam_search(model, [[4, EOS]], DecodingSettings())
 
 
-def test_probabilities_of_half_precision_logits_are_fp32() -> None:
-    model = random_model(12).to(torch.bfloat16)
-    sources = random_sources(12, 5)
+def test_probabilities_of_half_precision_logits_are_fp32(tiny: "Tiny") -> None:
+    model, sources = tiny.case(12, 5)
+    model.to(torch.bfloat16)
     found = [h[0] for h in beam_search(model, sources, DecodingSettings(max_length=10))]
     scores = torch.tensor([p for h in found for p in h.token_log_probabilities])
     assert not torch.equal(scores, scores.bfloat16().float())
@@ -346,9 +265,9 @@ def test_batches_keep_to_the_budget_and_lose_nothing() -> None:
     assert len(batches) <= sum(lengths) // 64 + 15
 
 
-def test_nothing_to_translate_gives_nothing() -> None:
-    assert beam_search(random_model(1), [], DecodingSettings()) == []
-    assert force_score(random_model(1), [], []) == []
+def test_nothing_to_translate_gives_nothing(tiny: "Tiny") -> None:
+    assert beam_search(tiny.network(1), [], DecodingSettings()) == []
+    assert force_score(tiny.network(1), [], []) == []
 
 
 class Average:
@@ -372,26 +291,25 @@ class Average:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_several_networks_are_searched_as_one(beam: int) -> None:
-    models = random_model(20), random_model(21)
-    sources = random_sources(20, 6)
+def test_several_networks_are_searched_as_one(tiny: "Tiny", beam: int) -> None:
+    first, sources = tiny.case(20, 6)
+    models = first, tiny.network(21)
     options = DecodingSettings(beam=beam, max_length=8)
     found = search(lambda batch: Average(models, batch), sources, options, n_best=beam)
 
     def following(source: Sequence[int], ids: Sequence[int]) -> list[float]:
-        each = torch.stack([log_probabilities(model, source, ids)[-1] for model in models])
+        each = torch.stack([tiny.log_probabilities(model, source, ids)[-1] for model in models])
         averaged: list[float] = each.exp().mean(0).log().tolist()
         return averaged
 
     for source, hypotheses in zip(sources, found, strict=True):
-        assert outcome(hypotheses) == naive_search(following, source, options, ())
+        assert tiny.outcome(hypotheses) == tiny.search(following, source, options)
     alone = beam_search(models[0], sources, options, n_best=beam)
-    assert [outcome(h) for h in found] != [outcome(h) for h in alone]
+    assert [tiny.outcome(h) for h in found] != [tiny.outcome(h) for h in alone]
 
 
-def test_processors_decide_in_turn_by_what_was_chosen_before() -> None:
-    model = random_model(22)
-    sources = random_sources(22, 8)
+def test_processors_decide_in_turn_by_what_was_chosen_before(tiny: "Tiny") -> None:
+    model, sources = tiny.case(22, 8)
     options = DecodingSettings(beam=3, max_length=8)
 
     def no_repetition(next_ids: torch.Tensor, beams: Beams) -> torch.Tensor:
@@ -403,13 +321,13 @@ def test_processors_decide_in_turn_by_what_was_chosen_before() -> None:
     )
 
     def following(source: Sequence[int], ids: Sequence[int]) -> list[float]:
-        scores = log_probabilities(model, source, ids)[-1]
+        scores = tiny.log_probabilities(model, source, ids)[-1]
         scores[[*SPECIAL, *ids[-1:]]] = -torch.inf
         kept: list[float] = scores.tolist()
         return kept
 
     for source, hypotheses in zip(sources, found, strict=True):
-        assert outcome(hypotheses) == naive_search(following, source, options, SPECIAL)
+        assert tiny.outcome(hypotheses) == tiny.search(following, source, options)
 
 
 @pytest.mark.parametrize("vocab", [5, 64, 130, 192])

@@ -1,27 +1,27 @@
 """Search is right whatever is asked of it: random networks, sources and options, all together.
 
-The default run takes a few cases of each kind, and the slow one hundreds. The references below know
-no batch, no cache, no padding and no early stop.
+The default run takes a few cases of each kind, and the slow one hundreds. What is expected knows no
+batch, no cache, no padding and no early stop.
 """
 
-import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
-from tfm.model.attention.padding import Padding
-from tfm.model.search.beam import Hypothesis, beam_search, force_score
+from tfm.model.search.beam import beam_search, force_score
 from tfm.model.search.constraints import Constraints
-from tfm.model.settings import DecodingSettings, ModelSettings
+from tfm.model.settings import DecodingSettings
 from tfm.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from conftest import Following, Tiny
 
 SPECIAL = (PAD, UNK, BOS)
 SOURCE_VOCAB = 9
@@ -34,26 +34,15 @@ class Case:
     seed: int
     vocab: int
     flat: bool  # all ids are as probable: nothing but ties
-    norm: str
+    norm: Literal["pre", "post"]
     sources: tuple[tuple[int, ...], ...]
     options: DecodingSettings
     asked: tuple[Constraints, ...]
     batch_tokens: int
 
-    def model(self) -> Transformer:
-        torch.manual_seed(self.seed)
-        shape = ModelSettings(
-            d_model=8,
-            d_ff=16,
-            heads=2,
-            encoder_layers=1,
-            decoder_layers=2,
-            norm=self.norm,  # type: ignore[arg-type]
-        )
-        model = Transformer(shape, source_vocab=SOURCE_VOCAB, target_vocab=self.vocab, joint=False)
-        with torch.no_grad():
-            model.target_embedding.weight.mul_(0 if self.flat else 3)
-        return model.double().eval()  # so that only real ties are ties
+    def model(self, tiny: "Tiny") -> Transformer:
+        scale = 0 if self.flat else 3  # in fp64 only real ties are ties
+        return tiny.network(self.seed, vocab=self.vocab, scale=scale, norm=self.norm)
 
     def search(self, model: Transformer, places: Sequence[int], **changes: Any) -> Any:
         """Search the sources at `places`; return their hypotheses in that order."""
@@ -84,27 +73,13 @@ class Barred:
 
 
 @st.composite
-def cases(
-    draw: st.DrawFn, *, kinds: Sequence[str] = ("beam",), longest: int = 6, wide: bool = False
-) -> Case:
-    """Draw a case.
-
-    Args:
-        kinds: of search: beam, required (beam search with required words), groups, sampling,
-            coverage.
-        longest: the most ids of a translation, if the prefix or required words are no longer.
-        wide: the beam is as wide as the space.
-    """
-    kind = draw(st.sampled_from(kinds))
-    vocab = draw(st.integers(5, 6 if wide else 8))
-    words = st.integers(EOS + 1, vocab - 1)
-    count = draw(st.integers(1, 2 if wide else 4))
-    source = st.lists(st.integers(EOS + 1, SOURCE_VOCAB - 1), max_size=5)
-    sources = tuple((*draw(source), EOS) for _ in range(count))
+def decodings(
+    draw: st.DrawFn, *, kind: str, flat: bool, longest: int, wide: bool
+) -> DecodingSettings:
+    """Draw how to search; the arguments are those of `cases`."""
     max_length = draw(st.integers(1, longest))
-    flat = draw(st.booleans()) and draw(st.booleans())
     options: dict[str, Any] = dict(
-        beam=draw(st.integers(1, 6)),
+        beam=300 if wide else draw(st.integers(1, 6)),
         length_penalty=draw(st.sampled_from([0.0, 0.6, 1.0, 1.8])),
         max_length=max_length,
         max_length_ratio=draw(st.sampled_from([0.2, 2.0])),
@@ -113,8 +88,6 @@ def cases(
         # Rounding breaks ties where all x of the penalty are 0 but for it.
         repetition_penalty=1.0 if flat else draw(st.sampled_from([1.0, 1.0, 1.3, 3.0])),
     )
-    if wide:
-        options["beam"] = 300
     if kind == "groups":
         width = draw(st.integers(1, 3))
         options |= dict(beam_groups=draw(st.integers(2, 3)), diversity=draw(st.floats(0, 3)))
@@ -130,6 +103,27 @@ def cases(
             epsilon=draw(st.sampled_from([0.0, 0.1])),
             sampling_seed=draw(st.integers(0, 99)),
         )
+    return DecodingSettings(**options)
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn, *, kinds: Sequence[str] = ("beam",), longest: int = 6, wide: bool = False
+) -> Case:
+    """Draw a case.
+
+    Args:
+        kinds: of search: beam, required (beam search with required words), groups, sampling,
+            coverage.
+        longest: the most ids of a translation, if the prefix or required words are no longer.
+        wide: the beam is as wide as the space.
+    """
+    kind = draw(st.sampled_from(kinds))
+    vocab = draw(st.integers(5, 6 if wide else 8))
+    words = st.integers(EOS + 1, vocab - 1)
+    source = st.lists(st.integers(EOS + 1, SOURCE_VOCAB - 1), max_size=5)
+    sources = tuple((*draw(source), EOS) for _ in range(draw(st.integers(1, 2 if wide else 4))))
+    flat = draw(st.booleans()) and draw(st.booleans())
     phrases = st.lists(st.lists(words, min_size=1, max_size=2).map(tuple), max_size=2, unique=True)
     asked = tuple(
         Constraints(
@@ -145,43 +139,32 @@ def cases(
         flat=flat,
         norm=draw(st.sampled_from(["pre", "post"])),
         sources=sources,
-        options=DecodingSettings(**options),
+        options=draw(decodings(kind=kind, flat=flat, longest=longest, wide=wide)),
         asked=asked,
         batch_tokens=draw(st.sampled_from([1, 40, 4096])),
     )
 
 
-def check(test: Callable[[Any], None], strategy: st.SearchStrategy[Any], examples: int) -> None:
+def check(
+    test: Callable[["Tiny", Case], None],
+    tiny: "Tiny",
+    strategy: st.SearchStrategy[Case],
+    examples: int,
+) -> None:
     """Run `test` on so many examples, the same ones each time."""
-    run = settings(
+
+    @settings(
         max_examples=examples,
         deadline=None,
         derandomize=True,
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    run(given(strategy)(test))()
+    @given(strategy)
+    def run(case: Case) -> None:
+        test(tiny, case)
 
-
-def log_p(model: Transformer, source: Sequence[int], ids: Sequence[int]) -> list[float]:
-    """Return log P of every id after BOS and `ids`."""
-    with torch.no_grad():
-        target = torch.tensor([[BOS, *ids]])
-        logits = model(torch.tensor([source]), target, source=Padding.from_lengths([len(source)]))
-    scores: list[float] = logits[0, -1].log_softmax(-1).tolist()
-    return scores
-
-
-def counting(scores: list[float], ids: Sequence[int], penalty: float) -> list[float]:
-    """Return what each next id counts: log P, or log P' by the formula of the penalty."""
-    if penalty == 1:
-        return scores
-    mean = math.fsum(scores) / len(scores)
-    x = [p - mean for p in scores]
-    for i in set(ids):
-        x[i] = x[i] / penalty if x[i] > 0 else x[i] * penalty
-    whole = math.log(math.fsum(map(math.exp, x)))
-    return [each - whole for each in x]
+    run()
 
 
 def has(ids: Sequence[int], phrase: Sequence[int]) -> bool:
@@ -205,68 +188,40 @@ def may_follow(case: Case, place: int, ids: Sequence[int], token: int) -> bool:
     return enough and all(has(ids, phrase) for phrase in asked.required)
 
 
-Found = tuple[list[int], float, bool]
+def following_of(tiny: "Tiny", case: Case, model: Transformer, place: int) -> "Following":
+    """Return the function that gives what each next id counts, -inf if it may not come."""
+    return tiny.following(
+        model,
+        penalty=case.options.repetition_penalty,
+        bars=lambda ids, token: not may_follow(case, place, ids, token),
+    )
 
 
-def definition(case: Case, model: Transformer, place: int) -> list[Found]:
-    """Search by beam as it is defined, always up to the longest."""
-    options, source = case.options, case.sources[place]
-    live: list[tuple[float, list[int]]] = [(0.0, [])]
-    finished: list[tuple[float, list[int]]] = []
-    stuck: list[tuple[float, list[int]]] = []
-    for n in range(1, case.longest(place) + 1):
-        extensions = []
-        for beam, (total, ids) in enumerate(live):
-            each = counting(log_p(model, source, ids), ids, options.repetition_penalty)
-            for token, p in enumerate(each):
-                if may_follow(case, place, ids, token):
-                    extensions.append((-(total + p), beam, token, ids))
-        extensions.sort(key=lambda extension: extension[:3])
-        for minus_total, _, token, ids in extensions[: options.beam]:
-            if token == EOS:
-                finished.append((-minus_total / n**options.length_penalty, ids))
-        if finished and options.beam == 1:
-            return [(finished[0][1], finished[0][0], False)]
-        going = [e for e in extensions if e[2] != EOS][: options.beam]
-        stuck = stuck or (live if not going else [])
-        live = [(-minus_total, [*ids, token]) for minus_total, _, token, ids in going]
-    finished.sort(key=lambda found: -found[0])
-    left = live if live or finished else stuck
-    cut = [(ids, total / max(len(ids), 1) ** options.length_penalty, True) for total, ids in left]
-    return ([(ids, score, False) for score, ids in finished] + cut)[: options.beam]
-
-
-def outcome(hypotheses: Sequence[Hypothesis]) -> list[Found]:
-    return [(h.tokens, pytest.approx(h.score, rel=1e-5, abs=1e-9), h.truncated) for h in hypotheses]
-
-
-def equals_its_definition(case: Case) -> None:
-    model = case.model()
+def equals_its_definition(tiny: "Tiny", case: Case) -> None:
+    model = case.model(tiny)
     found = case.search(model, range(len(case.sources)), batch_tokens=case.batch_tokens)
     for place, hypotheses in enumerate(found):
-        assert outcome(hypotheses) == definition(case, model, place)
+        following, least = following_of(tiny, case, model, place), case.asked[place].least
+        expected = tiny.search(following, case.sources[place], case.options, least)
+        assert tiny.outcome(hypotheses) == expected
 
 
-def finds_everything(case: Case) -> None:
+def finds_everything(tiny: "Tiny", case: Case) -> None:
     """A beam as wide as the space gives all that is allowed, in order of score."""
-    model, options = case.model(), case.options
+    model, options = case.model(tiny), case.options
     found = case.search(model, range(len(case.sources)), batch_tokens=100_000)
     for place, hypotheses in enumerate(found):
         source, scores = case.sources[place], {}
-        memo: dict[tuple[int, ...], list[float]] = {}
+        following = following_of(tiny, case, model, place)
         paths: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
         for n in range(1, case.longest(place) + 1):
             longer = []
-            for (ids, total), token in itertools.product(paths, range(case.vocab)):
-                if not may_follow(case, place, ids, token):
-                    continue
-                if ids not in memo:
-                    each = log_p(model, source, ids)
-                    memo[ids] = counting(each, ids, options.repetition_penalty)
-                if token == EOS:
-                    scores[ids] = (total + memo[ids][EOS]) / n**options.length_penalty
-                else:
-                    longer.append(((*ids, token), total + memo[ids][token]))
+            for ids, total in paths:
+                for token, p in enumerate(following(source, ids)):
+                    if token == EOS and p > -math.inf:
+                        scores[ids] = (total + p) / n**options.length_penalty
+                    elif p > -math.inf:
+                        longer.append(((*ids, token), total + p))
             paths = longer
         finished = [h for h in hypotheses if not h.truncated]
         assert {tuple(h.tokens) for h in finished} == set(scores)
@@ -275,18 +230,18 @@ def finds_everything(case: Case) -> None:
             assert h.score == pytest.approx(scores[tuple(h.tokens)])
 
 
-def keeps_its_promises(case: Case) -> None:
+def keeps_its_promises(tiny: "Tiny", case: Case) -> None:
     """Neither batch nor order nor n_best nor beam padding counts; scores are the model's."""
-    model, options = case.model(), case.options
+    model, options = case.model(tiny), case.options
     places = list(range(len(case.sources)))
     alone = [case.search(model, [place])[0] for place in places]
-    expected = [outcome(hypotheses) for hypotheses in alone]
+    expected = [tiny.outcome(hypotheses) for hypotheses in alone]
     rng = random.Random(case.seed)
     for changes in ({}, {"batch_tokens": case.batch_tokens}, {"n_best": 1}):
         order = rng.sample(places * 2, 2 * len(places))  # each twice, side by side or apart
         n_best = changes.get("n_best", options.beam)
         for place, hypotheses in zip(order, case.search(model, order, **changes), strict=True):
-            assert outcome(hypotheses) == expected[place][:n_best]
+            assert tiny.outcome(hypotheses) == expected[place][:n_best]
     for place, hypotheses in zip(places, alone, strict=True):
         assert hypotheses
         whole = [h.tokens if h.truncated else [*h.tokens, EOS] for h in hypotheses]
@@ -315,17 +270,17 @@ def examples(few: int, many: int) -> pytest.MarkDecorator:
 
 
 @examples(10, 200)
-def test_a_search_equals_its_definition(examples: int) -> None:
-    check(equals_its_definition, cases(), examples)
+def test_a_search_equals_its_definition(tiny: "Tiny", examples: int) -> None:
+    check(equals_its_definition, tiny, cases(), examples)
 
 
 @examples(5, 100)
-def test_a_beam_as_wide_as_the_space_finds_everything(examples: int) -> None:
+def test_a_beam_as_wide_as_the_space_finds_everything(tiny: "Tiny", examples: int) -> None:
     strategy = cases(kinds=("beam", "required"), longest=3, wide=True)
-    check(finds_everything, strategy, examples)
+    check(finds_everything, tiny, strategy, examples)
 
 
 @examples(10, 300)
-def test_a_search_keeps_its_promises(examples: int) -> None:
+def test_a_search_keeps_its_promises(tiny: "Tiny", examples: int) -> None:
     kinds = ("beam", "required", "groups", "coverage", "sampling")
-    check(keeps_its_promises, cases(kinds=kinds), examples)
+    check(keeps_its_promises, tiny, cases(kinds=kinds), examples)
