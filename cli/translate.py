@@ -201,7 +201,9 @@ def _parser(
 
 
 def _fingerprint(prefixes: Path | None) -> str | None:
-    return prefixes and hashlib.sha256("\n".join(read_lines(prefixes)).encode()).hexdigest()
+    if prefixes is None:
+        return None
+    return hashlib.sha256("\n".join(read_lines(prefixes)).encode()).hexdigest()
 
 
 def _is_stdin(path: Path | None) -> bool:
