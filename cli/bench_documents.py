@@ -12,7 +12,7 @@ from tfm.cli.bench_attention import names, numbers, write
 from tfm.cli.config import load_settings
 from tfm.cli.options import Config, Debug, Device, Json, Precision, Seed, Set
 from tfm.cli.train import carry_out
-from tfm.data.errors import UserError
+from tfm.data.errors import OptionError
 from tfm.data.places import require_directory
 
 if TYPE_CHECKING:
@@ -89,13 +89,12 @@ def bench_documents(
         lengths=sorted(numbers(lengths, "--lengths")),
         tested=tested,
     )
-    if experiment.lengths[0] < 3:
-        raise UserError(f"--lengths {lengths}: a document has at least 3 sentences")
-    kinds = names(encoders, KINDS, "--encoders")
+    require_sizes(experiment)
+    asked = names(encoders, KINDS, "--encoders")
+    kinds = [kind for kind in KINDS if kind in asked]
     orders = {
         kind: order_of(kind, experiment, output, kinds[0], device=device, precision=precision)
-        for kind in KINDS
-        if kind in kinds
+        for kind in kinds
     }
     rows = []
     for kind, order in orders.items():
@@ -107,6 +106,26 @@ def bench_documents(
     found = json.dumps(report.to_json())
     write(output, {"documents.json": found, "documents.svg": chart(report)})
     print(found if as_json else table(report), end="\n" if as_json else "")
+
+
+def require_sizes(experiment: "Experiment") -> None:
+    """Refuse more than there is, before a model is trained that could not be measured.
+
+    Raises:
+        OptionError: names the option, the value and what it must be.
+    """
+    from tfm.data.builtin.documents import FRAME, MOST_DOCUMENTS, MOST_SENTENCES
+
+    lengths = experiment.lengths
+    for option, number, least, most in (
+        ("--lengths", min(lengths), FRAME, MOST_SENTENCES),
+        ("--lengths", max(lengths), FRAME, MOST_SENTENCES),
+        ("--longest", experiment.longest, FRAME, MOST_SENTENCES),
+        ("--documents", experiment.documents, 1, MOST_DOCUMENTS),
+        ("--tested", experiment.tested, 1, MOST_DOCUMENTS),
+    ):
+        if not least <= number <= most:
+            raise OptionError(f"{option} {number}: must be from {least} to {most:,}")
 
 
 def order_of(

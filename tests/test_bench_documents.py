@@ -146,7 +146,11 @@ def test_the_chart_draws_what_is_measured_and_no_more(shown):
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (["--lengths", "2,8"], 1, "--lengths 2,8: a document has at least 3 sentences"),
+        (["--lengths", "2,8"], 2, "--lengths 2: must be from 3 to 1,000"),
+        (["--lengths", "8,1001"], 2, "--lengths 1001: must be from 3 to 1,000"),
+        (["--longest", "1001"], 2, "--longest 1001: must be from 3 to 1,000"),
+        (["--documents", "100001"], 2, "--documents 100001: must be from 1 to 100,000"),
+        (["--tested", "100001"], 2, "--tested 100001: must be from 1 to 100,000"),
         (["--encoders", "full,fast"], 2, "'fast' is none of full, local, linear"),
         (["--longest", "2"], 2, "--longest"),
     ],
@@ -154,6 +158,16 @@ def test_the_chart_draws_what_is_measured_and_no_more(shown):
 def test_what_cannot_be_measured_is_refused_before_training(tmp_path, capsys, flags, code, said):
     assert bench(tmp_path / "new", *flags) == code
     assert said in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
+def test_the_encoders_may_be_named_in_any_order(tmp_path, monkeypatch):
+    orders = []
+    monkeypatch.setattr("tfm.cli.bench_documents.carry_out", orders.append)
+    monkeypatch.setattr(benchmark, "measure_kind", lambda kind, *_: rows(kind))
+    assert bench(tmp_path, "--encoders", "linear,full") == 0
+    assert [order.directory.name for order in orders] == ["full", "linear"]
+    made = [tmp_path / "full" / "tokenizer.model"]  # by the first one that is trained
+    assert [order.tokenizer for order in orders] == [None, *made]
 
 
 @pytest.mark.slow
