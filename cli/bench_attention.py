@@ -85,9 +85,9 @@ def bench_attention(
             numbers(lengths, "--lengths"),
         )
     )
-    where = resolve_device(device)
     if window % 2:
         raise OptionError(f"--window {window}: must be even: half of it on each side")
+    where = resolve_device(device)
     setup = Setup(
         device=where,
         batch=batch,
@@ -139,7 +139,7 @@ def limit(gib: float | None, device: Any) -> int:
     import torch
 
     if gib is not None:
-        return int(gib * 2**30)
+        return int(min(gib, 2**30) * 2**30)  # more than any machine has, also where it is inf
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 4 * 2**30
 
 

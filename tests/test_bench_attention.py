@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from tfm.cli.bench_attention import limit
 from tfm.cli.main import main
 from tfm.model.attention import formula
 from tfm.model.benchmarks.attention import (
@@ -144,6 +145,15 @@ def test_a_case_beyond_the_memory_limit_is_not_tried():
     found = run_case(Case("math", "fp32", 64, 10**6), setup, BOUNDS)
     assert found.not_run.startswith("needs about") and "memory limit is 0.0 GiB" in found.not_run
     assert found.to_json()["not_run"] == found.not_run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wide_heads_count_toward_the_memory_limit(kind):
+    assert "memory limit" in run_case(Case(kind, "fp32", 10**9, 64), SETUP, BOUNDS).not_run
+
+
+def test_there_may_be_no_memory_limit():
+    assert limit(float("inf"), CPU) > 2**50 and limit(0.5, CPU) == 2**29
 
 
 def test_a_backend_that_refuses_says_so_in_its_row(monkeypatch):

@@ -167,7 +167,7 @@ def expected_bytes(case: Case, setup: Setup) -> int:
     """Estimate the peak of training, in order not to try what cannot fit."""
     rows = setup.batch * setup.heads * case.length
     if case.kind in SQUARE:
-        return 13 * rows * case.length  # three matrices in fp32 at once
+        return rows * (13 * case.length + 64 * case.width)  # three matrices in fp32 at once
     keys = 2 * setup.window + 32 if KINDS[case.kind].form == "local" else 0
     return rows * (64 * case.width + 16 * keys)
 
