@@ -12,7 +12,7 @@ object of the same figures, into DIR: gpu-check.txt and gpu-check.json.
     search     sentences per second of the same networks with random weights and forced length
 
 It takes M minutes at most: what is left then is not run, and says so. The exit code is 1 where
-there is no GPU, a test fails, or a backend breaks or is wrong.
+there is no GPU, DIR cannot be written, a test fails, or a backend breaks or is wrong.
 """
 
 import argparse
@@ -27,7 +27,9 @@ from typing import Any
 
 import torch
 
+from tfm.data.errors import UserError
 from tfm.data.lines import atomic_writer
+from tfm.data.places import require_directory
 from tfm.model.benchmarks import attention
 from tfm.model.benchmarks.attention_report import Report
 from tfm.model.benchmarks.attention_report import table as attention_table
@@ -115,6 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         print("gpu-check: no NVIDIA GPU is available to this PyTorch", file=sys.stderr)
+        return 1
+    try:
+        require_directory(options.output)  # now, not after all of it
+    except UserError as error:
+        print(f"gpu-check: {error}", file=sys.stderr)
         return 1
     device = torch.device(options.device)
     torch.backends.cuda.matmul.allow_tf32 = False

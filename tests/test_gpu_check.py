@@ -46,6 +46,14 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
     assert not (tmp_path / "report").exists()
 
 
+def test_a_place_for_the_report_that_cannot_be_is_refused_first(gpu_check, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "measure", lambda _: pytest.fail("measured"))
+    flags = ["--device", "cpu", "--small", "--no-tests", "-o", __file__]
+    assert gpu_check.main(flags) == 1
+    err = capsys.readouterr().err
+    assert err == f"gpu-check: {__file__}: a file, not a directory; choose another -o\n"
+
+
 def test_all_of_it_goes_into_one_table_and_one_json(gpu_check, tmp_path, capsys):
     flags = ["--device", "cpu", "--small", "--no-tests", "-o", str(tmp_path)]
     assert gpu_check.main(flags) == 0
