@@ -275,6 +275,12 @@ def test_row_13_the_causal_mask_is_minus_infinity_above_the_diagonal():
     assert (found.triu(1) == 0).all()
 
 
+def test_row_14_with_minus_a_billion_a_query_that_may_see_nothing_sees_everything():
+    scores = torch.randn(5)
+    weights = formula.softmax(scores - 1e9)  # in fp32 nothing is left of the scores
+    torch.testing.assert_close(weights, torch.full((5,), 0.2))
+
+
 def test_row_14_with_minus_infinity_masking_and_scaling_may_change_places():
     q, k, v = (torch.randn(2, H, 5, K).double() for _ in range(3))
     keys = Padding.from_lengths([5, 2])
@@ -370,6 +376,22 @@ def test_row_16_memory_grows_with_the_square_of_n_for_math_and_with_n_for_fused(
             out.sum().backward()
         largest.append(seen.numel)
     assert largest[1] == growth * largest[0]
+
+
+def test_row_17_running_maximum_sum_and_output_give_the_exact_result():
+    N, block = 100, 32
+    q, k, v = torch.randn(3, 1, 2, N, K).double()
+    m = torch.full((1, 2, N, 1), -math.inf).double()
+    total, out = torch.zeros_like(m), torch.zeros_like(q)
+    for keys, values in zip(k.split(block, -2), v.split(block, -2), strict=True):
+        S = q @ keys.mT / K**0.5
+        new = torch.maximum(m, S.amax(-1, keepdim=True))
+        total = (m - new).exp() * total + (S - new).exp().sum(-1, keepdim=True)
+        out = (m - new).exp() * out + (S - new).exp() @ values
+        m = new
+    for backend in BACKENDS.values():
+        found = backend(q, k, v, causal=False, queries=None, keys=None, dropout=0.0)
+        torch.testing.assert_close(found, out / total, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("causal", [False, True])

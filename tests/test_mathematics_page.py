@@ -44,6 +44,10 @@ def test_every_row_quotes_the_line_of_code_where_it_stands(row):
     assert refresh.refreshed(rows()[row]) == rows()[row], "run python docs/refresh.py"
 
 
+def test_every_line_about_code_is_a_link_that_is_checked():
+    assert len(script("refresh").LINK.findall(PAGE)) == PAGE.count("- Code:")
+
+
 def test_a_link_to_code_that_is_gone_is_found():
     lost = "[model/layers.py, line 1](../model/layers.py#L1): `no such code`"
     with pytest.raises(LookupError, match="model/layers.py: no line with `no such code`"):

@@ -76,18 +76,17 @@ def whole_parts(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Iterato
         yield normalised(features @ state.products, features @ state.features)
 
 
-def causal_parts(
-    q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, *, chunk: int = CAUSAL_CHUNK
-) -> Iterator[Tensor]:
+def causal_parts(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Iterator[Tensor]:
     """Yield the output of all queries where query t sees keys up to S - T + t.
 
-    With chunks of one this is the recurrent form: the state is all that is known of the past.
+    The state is all that is known of the chunks before: were they of one position each, this would
+    be the recurrent form.
     """
     past = k.shape[-2] - q.shape[-2]
     masks = (None, None) if real is None else (real[..., :past, :], real[..., past:, :])
     state = absorb(State.empty(k), k[..., :past, :], v[..., :past, :], masks[0])
-    own = chunks(k[..., past:, :], v[..., past:, :], masks[1], size=chunk)
-    for part, (keys, values, mask) in zip(torch.split(q, chunk, dim=-2), own, strict=True):
+    own = chunks(k[..., past:, :], v[..., past:, :], masks[1], size=CAUSAL_CHUNK)
+    for part, (keys, values, mask) in zip(torch.split(q, CAUSAL_CHUNK, dim=-2), own, strict=True):
         features, of_keys = feature_map(part), hidden_features(keys, mask)
         scores = (features @ of_keys.transpose(-2, -1)).tril()
         values = values.to(of_keys.dtype)
