@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 from tfm.data.tokenizer import BOS, EOS, PAD, UNK
 from tfm.model.search.beam import beam_search, force_score
 from tfm.model.search.constraints import Constraints
+from tfm.model.search.ensemble import Ensemble
+from tfm.model.search.prepared import prepare
 from tfm.model.settings import DecodingSettings
 from tfm.model.transformer import Transformer
 
@@ -39,12 +42,17 @@ class Case:
     options: DecodingSettings
     asked: tuple[Constraints, ...]
     batch_tokens: int
+    members: int = 1  # of an ensemble
+
+    def models(self, tiny: "Tiny") -> list[Transformer]:
+        scale = 0 if self.flat else 3  # in fp64 only real ties are ties
+        seeds = range(self.seed, self.seed + self.members)
+        return [tiny.network(n, vocab=self.vocab, scale=scale, norm=self.norm) for n in seeds]
 
     def model(self, tiny: "Tiny") -> Transformer:
-        scale = 0 if self.flat else 3  # in fp64 only real ties are ties
-        return tiny.network(self.seed, vocab=self.vocab, scale=scale, norm=self.norm)
+        return self.models(tiny)[0]
 
-    def search(self, model: Transformer, places: Sequence[int], **changes: Any) -> Any:
+    def search(self, model: Transformer | Ensemble, places: Sequence[int], **changes: Any) -> Any:
         """Search the sources at `places`; return their hypotheses in that order."""
         n_best = changes.pop("n_best", self.options.beam)
         return beam_search(
@@ -88,11 +96,11 @@ def decodings(
         # Rounding breaks ties where all x of the penalty are 0 but for it.
         repetition_penalty=1.0 if flat else draw(st.sampled_from([1.0, 1.0, 1.3, 3.0])),
     )
-    if kind == "groups":
+    if "groups" in kind:
         width = draw(st.integers(1, 3))
         options |= dict(beam_groups=draw(st.integers(2, 3)), diversity=draw(st.floats(0, 3)))
         options["beam"] = width * options["beam_groups"]
-    if kind == "coverage":
+    if "coverage" in kind:
         options["coverage_penalty"] = draw(st.floats(0.1, 2))
     if kind == "sampling":
         options |= dict(
@@ -108,15 +116,21 @@ def decodings(
 
 @st.composite
 def cases(
-    draw: st.DrawFn, *, kinds: Sequence[str] = ("beam",), longest: int = 6, wide: bool = False
+    draw: st.DrawFn,
+    *,
+    kinds: Sequence[str] = ("beam",),
+    longest: int = 6,
+    wide: bool = False,
+    members: int = 1,
 ) -> Case:
     """Draw a case.
 
     Args:
-        kinds: of search: beam, required (beam search with required words), groups, sampling,
-            coverage.
+        kinds: of search: beam, sampling, or what a beam search is to have: required (words),
+            groups, coverage.
         longest: the most ids of a translation, if the prefix or required words are no longer.
         wide: the beam is as wide as the space.
+        members: the most networks that search together.
     """
     kind = draw(st.sampled_from(kinds))
     vocab = draw(st.integers(5, 6 if wide else 8))
@@ -128,7 +142,7 @@ def cases(
     asked = tuple(
         Constraints(
             prefix=tuple(draw(st.lists(words, max_size=2))),
-            required=tuple(draw(phrases)) if kind == "required" else (),
+            required=tuple(draw(phrases)) if "required" in kind else (),
             bars=draw(st.one_of(st.none(), st.builds(Barred, words, words))),
         )
         for _ in sources
@@ -142,6 +156,7 @@ def cases(
         options=draw(decodings(kind=kind, flat=flat, longest=longest, wide=wide)),
         asked=asked,
         batch_tokens=draw(st.sampled_from([1, 40, 4096])),
+        members=draw(st.integers(1, members)),
     )
 
 
@@ -230,9 +245,21 @@ def finds_everything(tiny: "Tiny", case: Case) -> None:
             assert h.score == pytest.approx(scores[tuple(h.tokens)])
 
 
+def forced_by(
+    models: Sequence[Transformer], source: Sequence[int], targets: Sequence[Sequence[int]]
+) -> list[list[float]]:
+    """Return the log of the mean probability that the models give each id of each target."""
+    each = [force_score(model, [source] * len(targets), targets) for model in models]
+    return [
+        [math.log(fmean(map(math.exp, scores))) for scores in zip(*rows, strict=True)]
+        for rows in zip(*each, strict=True)
+    ]
+
+
 def keeps_its_promises(tiny: "Tiny", case: Case) -> None:
     """Neither batch nor order nor n_best nor beam padding counts; scores are the model's."""
-    model, options = case.model(tiny), case.options
+    models, options = case.models(tiny), case.options
+    model = Ensemble([prepare(each) for each in models])
     places = list(range(len(case.sources)))
     alone = [case.search(model, [place])[0] for place in places]
     expected = [tiny.outcome(hypotheses) for hypotheses in alone]
@@ -245,7 +272,7 @@ def keeps_its_promises(tiny: "Tiny", case: Case) -> None:
     for place, hypotheses in zip(places, alone, strict=True):
         assert hypotheses
         whole = [h.tokens if h.truncated else [*h.tokens, EOS] for h in hypotheses]
-        forced = force_score(model, [case.sources[place]] * len(whole), whole)
+        forced = forced_by(models, case.sources[place], whole)
         for h, ids, scores in zip(hypotheses, whole, forced, strict=True):
             assert h.token_log_probabilities == pytest.approx(scores)
             assert h.log_probability == pytest.approx(sum(scores))
@@ -282,5 +309,6 @@ def test_a_beam_as_wide_as_the_space_finds_everything(tiny: "Tiny", examples: in
 
 @examples(10, 300)
 def test_a_search_keeps_its_promises(tiny: "Tiny", examples: int) -> None:
-    kinds = ("beam", "required", "groups", "coverage", "sampling")
-    check(keeps_its_promises, tiny, cases(kinds=kinds), examples)
+    kinds = ("beam", "required", "groups", "coverage", "required coverage", "groups coverage")
+    strategy = cases(kinds=(*kinds, "sampling"), members=2)
+    check(keeps_its_promises, tiny, strategy, examples)
