@@ -1,10 +1,11 @@
 """`tfm score`: how likely a model finds translations that are given to it."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -101,7 +102,7 @@ def _windows(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 def _layout(each: "PairScore", tokens: bool, as_json: bool) -> str:
     if as_json:
-        return json.dumps(asdict(each), ensure_ascii=False) + "\n"
+        return _json(asdict(each))
     cells = [f"{each.score:.4f}", f"{each.log_probability:.4f}", f"{each.perplexity:.4f}"]
     if tokens:
         rows = zip(each.tokens, each.token_log_probabilities, strict=True)
@@ -111,8 +112,15 @@ def _layout(each: "PairScore", tokens: bool, as_json: bool) -> str:
 
 def _summary(totals: "Totals", as_json: bool) -> str:
     if as_json:
-        return json.dumps(totals._asdict() | {"perplexity": totals.perplexity}) + "\n"
+        return _json(totals._asdict() | {"perplexity": totals.perplexity})
     return _in_words(totals) + "\n"
+
+
+def _json(fields: dict[str, Any]) -> str:
+    """Return an object; a perplexity beyond all numbers is null, for JSON has no word for it."""
+    if math.isinf(fields["perplexity"]):
+        fields = fields | {"perplexity": None}
+    return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 def _in_words(totals: "Totals") -> str:

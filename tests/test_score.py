@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tfm.cli.main import main
+from tfm.cli.score import _summary
 from tfm.data.corpus import Pair
 from tfm.data.errors import CheckpointError
 from tfm.data.tokenizer import BOS, EOS
@@ -136,7 +137,9 @@ def test_one_pair_is_no_pairs(
 
 def test_no_pairs_have_no_perplexity_but_one() -> None:
     assert Totals().perplexity == 1.0
-    assert Totals(1, 1, -1e6).perplexity == math.inf
+    beyond = Totals(1, 1, -1e6)
+    assert beyond.perplexity == math.inf
+    assert json.loads(_summary(beyond, as_json=True))["perplexity"] is None
 
 
 def test_a_model_that_computes_no_numbers_is_named_as_damaged(tiny_model: Path) -> None:
