@@ -52,7 +52,7 @@ def json_record(
     """Read an object with the source text in `source`, or else in the field named `language`.
 
     `prefix`, a string, and `required` and `forbidden`, lists of strings, say what is to hold for
-    its translation: see `Request`.
+    its translation: see `Request`. Tables that are written as records have null for nothing.
 
     What is wrong with it becomes its `error`, which names the `number` of the record, so that one
     bad record does not end a long run.
@@ -123,14 +123,14 @@ def _request(fields: dict[str, Any], place: str, language: str) -> Request:
         raise DataError(f"{place}: no field `source` or `{language}`")
     return Request(
         _text(fields[name], name, place),
-        prefix=_line(fields.get("prefix", ""), "prefix", place),
+        prefix=_line("" if fields.get("prefix") is None else fields["prefix"], "prefix", place),
         required=_lines(fields, "required", place),
         forbidden=_lines(fields, "forbidden", place),
     )
 
 
 def _lines(fields: dict[str, Any], name: str, place: str) -> tuple[str, ...]:
-    value = fields.get(name, [])
+    value = [] if fields.get(name) is None else fields[name]
     if not isinstance(value, list):
         shown = json.dumps(value)[:60]
         raise DataError(f"{place}: `{name}` must be a list of strings, but is {shown}")

@@ -64,6 +64,7 @@ ODD: list[tuple[bytes, dict[str, object]]] = [  # a line, and what comes out of 
     (b'{"de": "x", "": "", "en": "I", "n\\u0000": "\\u2028"}', {"": "", "n\0": "\u2028"}),
     (b'{"source": "I", "score": "old", "error": "record 9: old"}', {}),
     (b' {"source": "a\\nb", "t": "\t"} ', {}),
+    (b'{"source": "I", "prefix": null, "required": null, "forbidden": null}', {"prefix": None}),
 ]
 REFUSED: list[tuple[bytes, str]] = [
     (b"", "not JSON: "),
@@ -78,7 +79,7 @@ REFUSED: list[tuple[bytes, str]] = [
     (b'{"source": "I", "x": %s}' % (b"9" * 5000), "not JSON: "),
     (b'{"source": "I", "x": %s}' % (b"[" * 99_999), "not JSON: "),
     (b'{"source": "I"} {}', "not JSON: "),
-    (b'{"source": "I", "required": null}', "`required` must be a list of strings"),
+    (b'{"source": "I", "required": "car"}', "`required` must be a list of strings"),
 ]
 
 
