@@ -57,11 +57,11 @@ def test_29_000_captions_get_the_recipe_that_was_measured_on_them() -> None:
     model, training = settings.model, settings.training
     assert (model.d_model, model.d_ff, model.heads) == (128, 256, 4)
     assert (model.encoder_layers, model.decoder_layers, model.dropout) == (4, 4, 0.3)
-    assert (settings.tokenizer.vocab_size, settings.tokenizer.kind) == (4000, "bpe")
+    assert (settings.tokenizer.vocab_size, settings.tokenizer.kind) == (8000, "bpe")
     assert training.consistency == "none" and training.ema_decay == pytest.approx(0.999, abs=1e-4)
     assert (training.learning_rate, training.schedule) == (5e-3, "cosine")
     assert training.batch_tokens * training.accumulate == 4096
-    assert 5500 <= training.steps <= 7000 and training.warmup_steps == 500
+    assert 10_000 <= training.steps <= 12_500 and training.warmup_steps == 500
 
 
 def test_more_pairs_get_a_larger_network_and_vocabulary_and_less_than_proportional_steps() -> None:
@@ -144,8 +144,8 @@ def test_what_is_chosen_is_said_with_its_reason() -> None:
     for expected in (
         "no --config: settings chosen for 29,000 pairs of about 18 pieces on a CPU; --set",
         "network: d 128, ff 256, 4 heads, 4+4 layers, dropout 0.3: on so few pairs larger",
-        "vocabulary: 4,000 pieces: in fewer pairs fewer",
-        "of 4,096 tokens a side, so that each pair is seen about 50 times",
+        "vocabulary: 8,000 pieces: in fewer pairs fewer",
+        "of 4,096 tokens a side, so that each pair is seen about 92 times",
         "learning rate: 0.005 after 500 steps, then cosine; a moving average",
     ):
         assert any(expected in line for line in lines), (expected, lines)

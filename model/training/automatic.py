@@ -2,7 +2,7 @@
 
     pairs, up to  network                      vocabulary  dropout  a step   passes  peak rate
     10,000        d 128, ff 256, 3+3 layers         1,000      0.3   2,048      100       5e-3
-    50,000        d 128, ff 256, 4+4 layers         4,000      0.3   4,096       50       5e-3
+    50,000        d 128, ff 256, 4+4 layers         8,000      0.3   4,096       90       5e-3
     500,000       d 512, ff 1024, 6+6 layers       10,000      0.3   4,096       50       5e-4
     3,000,000     d 512, ff 2048, 6+6 layers       32,000      0.1  25,000       20       7e-4
     more          d 512, ff 2048, 6+6 layers       37,000      0.1  25,000       20       7e-4
@@ -67,9 +67,9 @@ TABLE = (
     Row(
         50_000,
         SIZES["tiny"] | {"dropout": 0.3},
-        4000,
+        8000,
         4096,
-        50,
+        90,
         5e-3,
         500,
         "on so few pairs larger ones do worse (Wu et al. 2021)",
