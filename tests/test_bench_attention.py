@@ -222,7 +222,7 @@ def test_the_command_prints_json_and_writes_its_files(tmp_path: Path, capsys):
 def test_the_command_prints_a_table_and_tells_what_does_not_fit(capsys):
     assert bench("--lengths", "64,8192", "--backends", "math", "--memory-limit", "0.5") == 0
     out = capsys.readouterr().out
-    assert "not run: needs about 1.6 GiB, but the memory limit is 0.5 GiB" in out
+    assert "not run: needs about 1.7 GiB, but the memory limit is 0.5 GiB" in out
 
 
 @pytest.mark.parametrize(

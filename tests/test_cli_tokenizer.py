@@ -74,7 +74,7 @@ def test_train_as_json(tiny_corpus: str, tmp_path: Path, run_tfm: Run) -> None:
 
 def test_train_takes_a_preset(tiny_corpus: str, tmp_path: Path, run_tfm: Run) -> None:
     arguments = ("--train", tiny_corpus, "-o", tmp_path / "t.model", "--config", "multi30k")
-    assert "too small for 4000 pieces" in run_tfm("tokenizer", "train", *arguments).stderr
+    assert "too small for 8000 pieces" in run_tfm("tokenizer", "train", *arguments).stderr
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -152,15 +152,14 @@ def test_make_demo_learns_the_built_in_corpus(
 
 
 def test_the_tree_names_what_exists() -> None:
-    folder = ROOT
+    folders = [ROOT]  # one for each step of indentation
     for line in blocks("The tree", "")[0].splitlines():
+        depth = (len(line) - len(line.lstrip())) // 4
         cells = re.split(r"  +", line.strip())  # names, and then what they are for
         names = [cell for cell in cells if re.fullmatch(r"[\w.-]+(/|\.py)", cell)]
-        if not line.startswith(" "):
-            folder = ROOT / names.pop(0)
-            assert folder.is_dir(), folder
         for name in names:
-            assert (folder / name).exists(), folder / name
+            assert (folders[depth] / name).exists(), folders[depth] / name
+        folders[depth + 1 :] = [folders[depth] / name for name in names[:1]]
 
 
 def test_links_point_to_what_exists() -> None:
