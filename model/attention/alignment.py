@@ -1,5 +1,15 @@
 """Which cross-attention is the nearest to an alignment of words."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfm.model.attention.multihead import MultiHeadAttention
+from tfm.model.attention.padding import Padding
+
 
 def alignment_layer(layers: int) -> int:
     """Return the decoder layer, counted from 1, that alignments are read from.
@@ -19,3 +29,22 @@ def alignment_layer(layers: int) -> int:
     four sharpest 39.8.
     """
     return layers if layers <= 3 else layers - 1
+
+
+@contextmanager
+def heard(module: MultiHeadAttention) -> Iterator[list[Tensor]]:
+    """Keep the weights, B H T S, of each call of `module` in the block, by its definition, in fp32
+    or wider; what it computes is that of its backend."""
+    weights: list[Tensor] = []
+    backend = module.attend
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *, keys: Padding | None, **rest: Any) -> Tensor:
+        exact = torch.promote_types(q.dtype, torch.float32)
+        weights.append(module.weights(q.to(exact), k.to(exact), causal=rest["causal"], keys=keys))
+        return backend(q, k, v, keys=keys, **rest)
+
+    module.attend = attend
+    try:
+        yield weights
+    finally:
+        module.attend = backend

@@ -5,19 +5,15 @@ the mean over its heads, with pieces merged into words. Here it costs one forced
 of translations, in which nothing else is recorded.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tfm.data.tokenizer import BOS, EOS, Tokenizer
-from tfm.model.attention.alignment import alignment_layer
-from tfm.model.attention.multihead import MultiHeadAttention
-from tfm.model.attention.padding import Padding
+from tfm.model.attention.alignment import alignment_layer, heard
 from tfm.model.inspection.capture import Floats
 from tfm.model.inspection.report import Link
 from tfm.model.inspection.sentence import merge_words, source_sentence, target_sentence
@@ -101,24 +97,7 @@ def _forced_weights(model: Transformer, parts: Sequence[Part]) -> Tensor:
     source_ids, source = pad([[*part.source, EOS] for part in parts], device)
     target_ids, target = pad([[BOS, *part.target] for part in parts], device)
     layer = list(model.decoder)[alignment_layer(len(model.decoder)) - 1]
-    with _heard(layer.cross_attention) as weights:
+    with heard(layer.cross_attention) as weights:
         memory = model.encode(source_ids, source)
         model.decode(target_ids, memory, source=source, target=target)
     return weights[0].mean(1)
-
-
-@contextmanager
-def _heard(module: MultiHeadAttention) -> Iterator[list[Tensor]]:
-    """Keep the weights, B H T S, of each call of `module` in the block, by its definition."""
-    weights: list[Tensor] = []
-    backend = module.attend
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, *, keys: Padding | None, **rest: Any) -> Tensor:
-        weights.append(module.weights(q.float(), k.float(), causal=rest["causal"], keys=keys))
-        return backend(q, k, v, keys=keys, **rest)
-
-    module.attend = attend
-    try:
-        yield weights
-    finally:
-        module.attend = backend

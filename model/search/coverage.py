@@ -10,17 +10,14 @@ A search finds hypotheses without it; then those of the whole beam are fed in on
 forcing) and ranked anew.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from tfm.data.tokenizer import BOS
-from tfm.model.attention.alignment import alignment_layer
-from tfm.model.attention.formula import attention_weights
-from tfm.model.attention.multihead import CrossAttention
+from tfm.model.attention.alignment import alignment_layer, heard
 from tfm.model.attention.padding import Padding
 from tfm.model.search.beams import Hypothesis
 from tfm.model.search.prepared import Prepared
@@ -70,46 +67,18 @@ def coverage(
     target_ids, target = pad(steps, device)
     each = []
     for member in members:
-        with _weights(member) as weights:
+        layers = member.network.decoder
+        layer = list(layers)[alignment_layer(len(layers)) - 1]
+        with heard(layer.cross_attention) as weights:
             member.network.decode(
                 target_ids, member.encode(source_ids, source), source=source, target=target
             )
-        each.append(weights[0])
+        each.append(weights[0].mean(1))
     there = _within(target)[:, :, None]  # B T 1
     covered = (torch.stack(each).mean(0) * there).sum(1)  # B S
     logs = covered.clamp(min=LEAST, max=1.0).log()
     pieces = torch.arange(logs.shape[1], device=device) < source.lengths[:, None] - 1
     return torch.where(pieces, logs, 0.0).sum(1)
-
-
-@contextmanager
-def _weights(member: Prepared) -> Iterator[list[Tensor]]:
-    """Collect the mean weights over heads, B T S, of the layer that counts, within the block."""
-    layers = list(member.network.decoder)
-    attention: CrossAttention = layers[alignment_layer(len(layers)) - 1].cross_attention
-    collected: list[Tensor] = []
-    backend = attention.attend
-
-    def attend(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        causal: bool,
-        queries: Padding | None,
-        keys: Padding | None,
-        dropout: float,
-    ) -> Tensor:
-        exact = torch.promote_types(q.dtype, torch.float32)
-        weights = attention_weights(q.to(exact), k.to(exact), causal=causal, keys=keys)
-        collected.append(weights.mean(1))
-        return weights.to(v.dtype) @ v
-
-    attention.attend = attend
-    try:
-        yield collected
-    finally:
-        attention.attend = backend
 
 
 def _within(padding: Padding) -> Tensor:
