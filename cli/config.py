@@ -86,10 +86,12 @@ def load_translator(
     precision: str,
     attention: str,
     quantize: str = "none",
+    searches: bool = True,
 ) -> "Translator":
     """Load a model directory to decode as `settings` say, and note what it runs on.
 
     Args:
+        searches: whether the notes are to tell how it searches.
         ensemble: other model directories, which are asked together with the first.
 
     Raises:
@@ -118,6 +120,6 @@ def load_translator(
     if replace(settings, data=data, decoding=own.decoding) != own:
         raise SettingsError("--set: only [decoding] can be changed once a model is trained")
     translator.decoding, translator.warn = settings.decoding, console.warn
-    for line in translator.describe():
+    for line in translator.describe(searches=searches):
         console.note(line)
     return translator

@@ -81,7 +81,9 @@ def score(
     if not first:
         raise DataError(f"{test}: has no pairs to score")
     machine = {"device": device, "precision": precision, "attention": attention}
-    translator = load_translator(model, settings, ensemble=ensemble, **machine)
+    translator = load_translator(
+        model, settings, ensemble=ensemble, searches=False, **machine
+    )
     totals = Totals()
     with text_output(output) as file:
         for scores in score_pairs(translator, _windows(chain(first, pairs))):
@@ -91,7 +93,8 @@ def score(
                 file.flush()
         if summary:
             file.write(_summary(totals, as_json))
-    console.note(_in_words(totals))
+    if as_json or not summary:  # else the file has the same words
+        console.note(_in_words(totals))
 
 
 def _windows(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:

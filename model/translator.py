@@ -231,14 +231,19 @@ class Translator:
         """
         require_possible(request, self.tokenizer, self.decoding)
 
-    def describe(self) -> list[str]:
-        """Return lines that say where, in which precision and by which attention it runs."""
+    def describe(self, *, searches: bool = True) -> list[str]:
+        """Return lines that say where, in which precision and by which attention it runs.
+
+        Args:
+            searches: whether it is to translate, which takes other products than scoring does.
+        """
         weight = self.model.target_embedding.weight
         precision = next(name for name, dtype in PRECISIONS.items() if dtype == weight.dtype)
         steps = "search steps: the formula in batched products, or SDPA; keys are cached"
         plans = dict.fromkeys(line for plan in self._plans for line in plan.describe())
         products = "" if self.quantize == "none" else f", products in {self.quantize}"
-        lines = [f"device: {weight.device}, {precision}{products}", *plans, steps]
+        lines = [f"device: {weight.device}, {precision}{products}", *plans]
+        lines += [steps] if searches else []
         if len(self.models) > 1:
             lines.append(f"ensemble: {len(self.models)} networks, the mean of their probabilities")
         return lines

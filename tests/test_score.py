@@ -87,7 +87,11 @@ def test_lines_json_and_summary_say_the_same(
     log_p = sum(each["log_probability"] for each in objects)
     assert totals["log_probability"] == pytest.approx(log_p)
     assert totals["perplexity"] == pytest.approx(math.exp(-log_p / totals["tokens"]))
-    assert f"perplexity = {totals['perplexity']:.3f}" in err
+    words = f"perplexity = {totals['perplexity']:.3f}"
+    assert words in err and "search" not in err
+
+    code, out, err = run(capsys, tiny_model, corpus, "--summary")
+    assert code == 0 and words in out and words not in err  # once, where it was asked for
 
 
 def test_the_length_penalty_divides_the_score(
