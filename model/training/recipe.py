@@ -310,4 +310,4 @@ def describe_learner(run: Run, machine: Machine) -> Iterator[str]:
         yield "layers: compiled; the first steps may take a minute for that"
     if run.valid is None:
         mean = "moving average" if run.learner.average else "mean of the last checkpoints"
-        yield f"no --valid corpus: no BLEU while it trains, and no patience; the model is the {mean}"
+        yield f"no --valid corpus: no BLEU while it trains, no patience; the model is the {mean}"
