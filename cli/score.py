@@ -81,9 +81,7 @@ def score(
     if not first:
         raise DataError(f"{test}: has no pairs to score")
     machine = {"device": device, "precision": precision, "attention": attention}
-    translator = load_translator(
-        model, settings, ensemble=ensemble, searches=False, **machine
-    )
+    translator = load_translator(model, settings, ensemble=ensemble, searches=False, **machine)
     totals = Totals()
     with text_output(output) as file:
         for scores in score_pairs(translator, _windows(chain(first, pairs))):
