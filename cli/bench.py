@@ -113,12 +113,12 @@ def bench_train(
 def _measure(order: "Order", seconds: float) -> tuple["TrainingSpeed", dict[str, Any]]:
     """Return the speed of training what `order` asks for, and the conditions it holds under."""
     from tfm.model.benchmarks.training import measure_training
-    from tfm.model.memory import keep_freed_memory
+    from tfm.model.memory import keep_memory_for_training
     from tfm.model.training.material import gather
     from tfm.model.training.recipe import Machine, build_learner
     from tfm.model.training.reporting import Silence
 
-    keep_freed_memory()
+    keep_memory_for_training()
     settings = order.settings
     machine = Machine.choose(order)
     material = gather(order, tokenizer=order.tokenizer, reporter=Silence())

@@ -119,14 +119,14 @@ def train(
 
 def show_plan(order: "Order") -> None:
     """Print what training would do, and do nothing of it; of several processes, the first does."""
-    from tfm.model.memory import keep_freed_memory
+    from tfm.model.memory import keep_memory_for_training
     from tfm.model.ranks import Place
     from tfm.model.training.automatic import with_settings
     from tfm.model.training.plan import plan
 
     place = Place.here()
     if place.rank == 0:
-        keep_freed_memory()
+        keep_memory_for_training()
         printer = PlanPrinter()
         plan(with_settings(order, printer.on_note, processes=place.size), printer)
 
@@ -141,7 +141,7 @@ class PlanPrinter(TrainingProgress):
 
 def carry_out(order: "Order") -> None:
     """Prepare a run, train, and say what came of it; leave as the signal wants that stops it."""
-    from tfm.model.memory import keep_freed_memory
+    from tfm.model.memory import keep_memory_for_training
     from tfm.model.training.automatic import choose_together
     from tfm.model.training.budget import describe_lateness
     from tfm.model.training.distributed import joined
@@ -149,7 +149,7 @@ def carry_out(order: "Order") -> None:
     from tfm.model.training.recipe import prepare
     from tfm.model.training.signals import Interrupted
 
-    keep_freed_memory()
+    keep_memory_for_training()
     with joined() as ranks:
         if not ranks.first:
             console.log.quiet = True  # the first one speaks for all

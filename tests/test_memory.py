@@ -52,6 +52,37 @@ def test_whoever_sets_the_variables_of_glibc_is_not_overruled() -> None:
     assert faults("keep", MALLOC_MMAP_THRESHOLD_="1000000") > 400_000
 
 
+KERNELS = """
+import torch
+from tfm.model.memory import keep_memory_for_training
+keep_memory_for_training()
+weight = torch.ones(64, 64, dtype=torch.bfloat16)
+for _ in range(2):
+    for rows in range(10, 160):
+        torch.nn.functional.linear(torch.ones(rows, 64, dtype=torch.bfloat16), weight)
+"""
+
+
+def test_training_keeps_the_kernels_of_few_shapes() -> None:
+    """Of 150 shapes each is new again the second time, unless the user wants them all kept."""
+
+    def made(**environment: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", KERNELS],
+            env=os.environ | {"ONEDNN_VERBOSE": "all"} | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.count("create:cache_miss")
+
+    by_default = made()
+    if not by_default:
+        pytest.skip("oneDNN does not compute these products on this processor")
+    assert by_default == 300
+    assert made(ONEDNN_PRIMITIVE_CACHE_CAPACITY="1024") == 150
+
+
 HELD = """
 import torch
 from tfm.model.memory import give_back_freed_memory, keep_freed_memory
