@@ -103,7 +103,7 @@ def evaluate(
     if hypotheses is not None:
         lines, conditions = _given(hypotheses, pairs)
     elif model is not None:
-        machine = {"device": device, "precision": precision, "attention": attention}
+        machine: dict[str, Any] = {"device": device, "precision": precision, "attention": attention}
         load = partial(load_translator, model, settings, ensemble=ensemble, **machine)
         lines, conditions = _made(load, pairs, output, quantize)
         members = {"ensemble": [str(other) for other in ensemble]} if ensemble else {}

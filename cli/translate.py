@@ -122,7 +122,7 @@ def translate(
     layout = layout_of(as_json=as_json, n_best=n_best, scores=scores, alignment=alignment)
     _check_reading(jsonl=jsonl, strict=strict, prefixes=prefix_file)
     decoding |= {"beam": beam, "length_penalty": length_penalty, "max_length": max_length}
-    how = {"device": device, "precision": precision, "attention": attention}
+    how: dict[str, Any] = {"device": device, "precision": precision, "attention": attention}
 
     def load() -> Job:
         _require_places(output, inputs=[input_, prefix_file])
