@@ -91,8 +91,8 @@ def load_translator(
     """Load a model directory to decode as `settings` say, and note what it runs on.
 
     Args:
-        searches: whether the notes are to tell how it searches.
         ensemble: other model directories, which are asked together with the first.
+        searches: whether the notes are to tell how it searches.
 
     Raises:
         SettingsError: if they differ from the model's in more than decoding and languages.

@@ -1,7 +1,7 @@
-"""Freed memory of a CPU process: kept for the next step, not given back to the kernel.
+"""Memory of a CPU process: what a step frees stays for the next one, and nothing cuts it up.
 
-That is for training and for translating alike: both allocate the same large blocks thousands of
-times.
+Freed blocks are kept for training and for translating alike: both allocate the same large ones
+thousands of times.
 """
 
 import ctypes
