@@ -107,6 +107,11 @@ class EncodedCorpus:
         """Return the first `count` pairs, or all."""
         return EncodedCorpus(self.source.first(count), self.target.first(count))
 
+    def followed_by(self, other: "EncodedCorpus") -> "EncodedCorpus":
+        """Return the pairs of this corpus, and then those of the other."""
+        source, target = self.source, self.target
+        return EncodedCorpus(source.followed_by(other.source), target.followed_by(other.target))
+
     def both_directions(self) -> "EncodedCorpus":
         """Return the pairs, and behind them each pair the other way round."""
         source, target = self.source, self.target

@@ -142,6 +142,9 @@ class TrainingSettings:
     # phase, with a learning rate and moments of its own, goes on from their weights in the one
     # direction (Ding et al. 2021, arXiv 2109.07780; Gao et al. 2022). 0 leaves the first phase out.
     both_directions_steps: int = 0
+    # Between the two phases the network translates the training corpus both ways, and the second
+    # phase learns from these pairs too (data diversification, Nguyen et al. 2020).
+    diversify: bool = False
     # Subword regularisation: each epoch sees the training corpus in other pieces. The first is for
     # a BPE tokenizer: p of BPE-dropout (Provilkov et al. 2020 take 0.1). The other is for a unigram
     # tokenizer: alpha of its sampling (Kudo 2018 takes 0.1 to 0.5; the larger, the tamer).
@@ -203,6 +206,12 @@ class TrainingSettings:
             "both_directions_steps",
             self.both_directions_steps,
             f"must be below `steps` ({self.steps})",
+        )
+        require(
+            not self.diversify or self.both_directions_steps > 0,
+            "diversify",
+            self.diversify,
+            "must be false without `both_directions_steps`, whose network translates the corpus",
         )
         require(
             not (self.subword_dropout and self.subword_alpha),

@@ -22,7 +22,7 @@ from tfm.model.tensor_file import tfm_version
 FIXED = {
     "data": ("source", "target", "max_length"),
     "tokenizer": ("vocab_size", "kind", "separate"),
-    "training": ("seed", "both_directions_steps"),
+    "training": ("seed", "both_directions_steps", "diversify"),
 }
 LIBRARIES = ("numpy", "sacrebleu", "safetensors", "sentencepiece", "torch")
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from tfm.model.checkpoint import save_weights
 from tfm.model.memory import give_back_freed_memory
 from tfm.model.training.budget import LEAST, describe, foresee_end, keep_time
+from tfm.model.training.diversification import diversify
 from tfm.model.training.postmortem import dissect
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
@@ -57,6 +58,8 @@ def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
         keep_time(run)
         if run.timetable and run.progress.step == SEEN:
             reporter.on_note(describe(run.timetable, settings))
+        if begins_phase(run.progress.step + 1, settings):
+            begin_phase(run, stream, reporter, signals)
         learn(run, stream, reporter)
         if run.progress.step == LEAST and (shortage := foresee_end(run)):
             reporter.on_note(shortage)
@@ -83,15 +86,23 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
     signals.check(run.learner.ranks.largest)
 
 
+def begin_phase(run: Run, stream: BatchStream, reporter: Reporter, signals: StopSignals) -> None:
+    """Go over to the second phase: an epoch of its own, and whatever it is to learn from."""
+    progress, settings = run.progress, run.settings.training
+    if settings.diversify:
+        reporter.on_pause("translating the training corpus both ways")
+        reporter.on_note(diversify(run, signals.check))
+        stream.of_epoch = run.corpus_of_epochs(settings)
+    stream.next_epoch()
+    progress.snapshots = []  # a mean with weights of before would be of no use
+    progress.validations_without_best = 0
+
+
 def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
     """Take one step and log it."""
     begin = time.perf_counter()
     settings, progress = run.settings.training, run.progress
     step = progress.step + 1
-    if begins_phase(step, settings):
-        stream.next_epoch()
-        progress.snapshots = []  # a mean with weights of before would be of no use
-        progress.validations_without_best = 0
     rate, counts = rate_of(run, step)
     batches = stream.take(settings.accumulate, ranks=run.learner.ranks)
     whole = run.learner.too_large is None

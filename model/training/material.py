@@ -176,6 +176,8 @@ def describe_material(material: Material, order: Order) -> Iterator[str]:
     if first := order.settings.training.both_directions_steps:
         data = order.settings.data
         yield f"{data.target} to {data.source} is learned too in the first {counted(first, 'step')}"
+    if order.settings.training.diversify:
+        yield "then the network translates the training corpus both ways, and learns from that too"
     yield describe_batches(material.corpus, order.settings)
 
 

@@ -87,8 +87,10 @@ def describe_steps(run: Run, material: Material, last: int, *, done: int) -> str
     processes = Place.here().size
     each = training.accumulate * processes
     corpus, first = material.corpus, training.both_directions_steps
+    # The pairs that diversification adds are about as long as those they are made from.
+    second = corpus.both_directions().followed_by(corpus) if training.diversify else corpus
     epochs = 0.0
-    for pairs, steps in ((corpus, last - first), (corpus.both_directions(), first)):
+    for pairs, steps in ((second, last - first), (corpus.both_directions(), first)):
         cut = epoch_batches(pairs, batch_tokens=training.batch_tokens, seed=training.seed, epoch=0)
         epochs += steps * each / len(cut)
     number = "one batch" if each == 1 else f"{each} batches"
@@ -126,6 +128,8 @@ def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
         count = times_due(done, training.steps, training.validate_every)
         validations = counted(count, "validation")
         parts += f", {validations} of about {pace.validation:,.1f} s and one at the end"
+    if training.diversify and done <= training.both_directions_steps:
+        parts += ", and on top of that two translations of the training corpus"
     return (
         f"time: about {length}: {parts}; {rehearsal.tokens_per_s:,.0f} tokens/s "
         f"in {STEPS} trial steps"

@@ -3,7 +3,8 @@
 diverged-step-N.jsonl has one JSON object a line for each pair of the step's batches. Of several
 processes each writes those that it had, all but the first to diverged-step-N-rank-R.jsonl.
 
-    line            the pair's number in the training corpus, from 1: the line of two text files
+    line            the pair's number in the training corpus, from 1: the line of two text files. A
+                    pair that training made (`training.diversify`) has that of the one it comes from
     batch           which of the step's batches it was in, from 1
     source, target  its texts, decoded from the pieces that the network saw
     source_pieces, target_pieces   how many those are, end of sentence included
@@ -50,7 +51,7 @@ def dissect(run: Run, batches: Sequence[Batch], error: Diverged) -> Diverged:
 def pair_records(run: Run, batches: Sequence[Batch]) -> Iterator[dict[str, Any]]:
     """Yield the record of each pair; the network runs on one at a time, as it is."""
     learner, tokenizer = run.learner, run.tokenizer
-    lines = run.corpus.lines
+    lines = run.lines
     learner.model.eval()
     for number, batch in enumerate(batches, start=1):
         for row, index in enumerate(batch.indices.tolist()):
@@ -59,7 +60,7 @@ def pair_records(run: Run, batches: Sequence[Batch]) -> Iterator[dict[str, Any]]
                 nats = float(learner.losses(pair).nats) / int(pair.target_lengths[0])
             source, target = pair.source[0].tolist(), pair.target_out[0].tolist()
             yield {
-                "line": int(lines[index % len(lines)]),  # where both directions are learned, twice
+                "line": int(lines[index]),
                 "batch": number,
                 "source": tokenizer.decode_source(source[:-1]),
                 "target": tokenizer.decode_target(target[:-1]),

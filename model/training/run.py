@@ -1,8 +1,11 @@
 """A run: its settings, data, network and files, and how far it has come."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
-from tfm.data.batching import EncodedCorpus
+import numpy as np
+
+from tfm.data.batching import EncodedCorpus, Ints
 from tfm.data.counts import counted
 from tfm.data.lines import atomic_writer
 from tfm.data.subwords import resegmented
@@ -13,6 +16,7 @@ from tfm.model.tensor_file import Stored
 from tfm.model.training.curve import learning_curve
 from tfm.model.training.directory import RunDirectory
 from tfm.model.training.identity import Identity
+from tfm.model.training.made_pairs import same_made_pairs
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.pace import Pace
 from tfm.model.training.state import (
@@ -33,7 +37,7 @@ from tfm.model.training.validation import ValidationScores, ValidationSet
 class Run:
     """Everything a run works with.
 
-    `progress`, `learner`, `pace` and `prepared` change, the rest does not.
+    `progress`, `learner`, `added`, `pace` and `prepared` change, the rest does not.
     """
 
     directory: RunDirectory
@@ -45,6 +49,7 @@ class Run:
     identity: Identity
     progress: Progress
     metrics: Metrics
+    added: EncodedCorpus | None = None  # pairs that the second phase learns from too
     pace: Pace = field(default_factory=Pace)
     clock: Clock = field(default_factory=Clock)
     prepared: float = 0.0  # seconds of this sitting that went by before it began to learn
@@ -52,14 +57,25 @@ class Run:
     def stream(self, training: TrainingSettings | None = None) -> BatchStream:
         """Return the batches from here on, by settings that are not the run's if they are given."""
         training = training or self.settings.training
-        corpus_of_epochs = resegmented(
-            self.corpus,
+        return BatchStream(self.corpus_of_epochs(training), training, self.progress)
+
+    def corpus_of_epochs(self, training: TrainingSettings) -> Callable[[int], EncodedCorpus]:
+        """Return a function that gives all pairs, the added ones too, in the pieces of an epoch."""
+        return resegmented(
+            self.corpus if self.added is None else self.corpus.followed_by(self.added),
             self.tokenizer,
             dropout=training.subword_dropout,
             alpha=training.subword_alpha,
             seed=training.seed,
         )
-        return BatchStream(corpus_of_epochs, training, self.progress)
+
+    @property
+    def lines(self) -> Ints:
+        """The line of the training corpus that each pair which a step may see comes from."""
+        given = self.corpus.lines
+        if self.added is None:
+            return np.tile(given, 2)  # in the first of two phases each pair stands there twice
+        return np.concatenate([given, given[(self.added.lines - 1) % len(given)]])
 
     def start(self) -> None:
         """Begin with the weights that `learner` has: the state of step 0 is saved."""
@@ -70,6 +86,9 @@ class Run:
         """Put everything back to where `stored`, checkpoints/last.safetensors, was written."""
         self.progress = restore_state(self.directory.last, stored, self.learner)
         self.take_time_of(self.progress)
+        if made := self.progress.diversified:
+            path, data = self.directory.diversified, self.settings.data
+            self.added = same_made_pairs(path, made, self.tokenizer, data)
         before, now = stored_settings(stored, self.directory.last), self.settings
         if before and cutting(before.training) != cutting(now.training):
             self.progress.left = self.stream(before.training).left()

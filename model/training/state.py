@@ -90,6 +90,7 @@ class Progress:
     validations_without_best: int = 0
     snapshots: list[int] = field(default_factory=list)
     since_log: Sums = field(default_factory=Sums)
+    diversified: str | None = None  # fingerprint of the pairs that training made, once it has
     finished: bool = False
     spent: float = 0.0  # seconds of all sittings, reading and waiting included
     timetable: Timetable | None = None  # where the time is limited

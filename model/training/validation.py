@@ -1,6 +1,6 @@
 """Measuring a model while it trains: loss on validation pairs, BLEU of real translations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -125,15 +125,33 @@ def translate_greedily(
     check: Callable[[], None],
 ) -> list[str]:
     """Return a greedy translation of each source: a fifth of the time of a beam of 5."""
-    settings = replace(settings, beam=1)
-    sources = [[*ids, EOS] for ids in tokenizer.encode_source_batch([p.source for p in pairs])]
-    texts = [""] * len(pairs)
+    sources = tokenizer.encode_source_batch([pair.source for pair in pairs])
+    greedy = replace(settings, beam=1)
+    found = best_translations(learner, sources, greedy, tokenizer.forbidden_ids, check)
+    return [tokenizer.decode_target(ids) for ids in found]
+
+
+def best_translations(
+    learner: Learner,
+    sources: Sequence[Sequence[int]],
+    settings: DecodingSettings,
+    forbidden: Collection[int],
+    check: Callable[[], None],
+) -> list[list[int]]:
+    """Return the ids of the best translation of each source. The network must be in eval mode.
+
+    Args:
+        sources: ids, without EOS.
+        forbidden: ids that no translation has.
+        check: called before each batch; what it raises ends the search.
+    """
+    best: list[list[int]] = [[]] * len(sources)
     prepared = Prepared(learner.model, dtype=learner.dtype)
-    for batch in batches_by_length([len(ids) for ids in sources], settings.batch_tokens):
+    lengths = [len(ids) + 1 for ids in sources]
+    for batch in batches_by_length(lengths, settings.batch_tokens // settings.beam):
         check()
-        found = beam_search(
-            prepared, [sources[i] for i in batch], settings, forbidden=tokenizer.forbidden_ids
-        )
-        for i, [best] in zip(batch, found, strict=True):
-            texts[i] = tokenizer.decode_target(best.tokens)
-    return texts
+        asked = [[*sources[i], EOS] for i in batch]
+        found = beam_search(prepared, asked, settings, forbidden=forbidden)
+        for i, [hypothesis] in zip(batch, found, strict=True):
+            best[i] = hypothesis.tokens
+    return best
