@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tfm.cli.main import main
+from tfm.data.corpus import fingerprint, read_pairs
 from tfm.model.tensor_file import read_tensors
 from tfm.model.training.distributed import ALONE
 from tfm.model.training.signals import Interrupted, StopSignals
@@ -146,6 +147,20 @@ def test_two_ranks_give_the_weights_of_one_process_with_the_same_global_batches(
     one, two = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("one", "two"))
     steps = [[(r["kind"], r["step"]) for r in map(json.loads, t.splitlines())] for t in (one, two)]
     assert steps[0] == steps[1]
+
+
+def test_all_ranks_learn_from_the_pairs_that_the_first_one_has_made(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    phases = ("--set", "training.both_directions_steps=5", "--set", "training.diversify=true")
+    process = launch(run, 12, *phases)
+    output = finish(process)
+    assert process.returncode == 0, output
+    assert output.count("the training corpus is translated both ways") == 1
+    made = list(read_pairs(str(run / "diversified.tsv"), source="en", target="de", split="train"))
+    assert len(made) == 2 * 203
+    header = read_tensors(run / "checkpoints" / "last.safetensors").header
+    assert header["progress"]["diversified"] == fingerprint(made)
+    assert steps_done(run) == 12
 
 
 def test_what_one_rank_cannot_do_is_told_once(tmp_path):

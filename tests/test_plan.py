@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ from tfm.model.training.run import Run
 SmallOrder = Callable[..., Order]
 TrainSmall = Callable[..., Run]
 DEFAULTS = str(Path(__file__).with_name("defaults.toml"))  # without it, settings are chosen
+
+EPOCHS = r"each: ([\d.]+) epochs"
 
 
 class Notes(Silence):
@@ -169,7 +172,7 @@ def test_parts_memory_and_steps_are_those_of_the_run(
         "moving average": sum(mean.nbytes for mean in learner.average.weights.values()),
     }.items():
         assert f"{count / 2**20:,.1f} MiB {name}" in line, name
-    epochs = number(notes.about("steps"), r"each: ([\d.]+) epochs")
+    epochs = number(notes.about("steps"), EPOCHS)
     assert epochs == pytest.approx(run.stream().epochs, abs=0.5)
 
 
@@ -201,11 +204,21 @@ def test_the_two_phases_are_counted_by_their_own_epochs(
             planned(small_order(tmp_path / "run", valid=False, both_directions_steps=steps)).about(
                 "steps"
             ),
-            r"each: ([\d.]+) epochs",
+            EPOCHS,
         )
         for steps in (0, 11)
     )
     assert 0.45 < two / one < 0.65
+
+
+def test_pairs_that_training_will_make_are_counted(small_order: SmallOrder, tmp_path: Path) -> None:
+    """An epoch of the second phase has three times the pairs; steps are few in the first."""
+
+    def epochs(**options: Any) -> float:
+        order = small_order(tmp_path / "run", valid=False, steps=100, **options)
+        return number(planned(order).about("steps"), EPOCHS)
+
+    assert 2.5 < epochs() / epochs(both_directions_steps=1, diversify=True) < 3.2
 
 
 @pytest.mark.parametrize(("rank", "speaks"), [("0", True), ("1", False)])
