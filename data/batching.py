@@ -110,12 +110,16 @@ class EncodedCorpus:
     def followed_by(self, other: "EncodedCorpus") -> "EncodedCorpus":
         """Return the pairs of this corpus, and then those of the other."""
         source, target = self.source, self.target
-        return EncodedCorpus(source.followed_by(other.source), target.followed_by(other.target))
+        source, target = source.followed_by(other.source), target.followed_by(other.target)
+        return EncodedCorpus(source, target, self.dropped)
+
+    def backward(self) -> "EncodedCorpus":
+        """Return each pair the other way round."""
+        return EncodedCorpus(self.target, self.source, self.dropped)
 
     def both_directions(self) -> "EncodedCorpus":
         """Return the pairs, and behind them each pair the other way round."""
-        source, target = self.source, self.target
-        return EncodedCorpus(source.followed_by(target), target.followed_by(source), self.dropped)
+        return self.followed_by(self.backward())
 
 
 @dataclass(frozen=True)

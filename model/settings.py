@@ -24,6 +24,7 @@ from tfm.model.decoding import DecodingSettings
 
 __all__ = [
     "CONFIGS",
+    "PHASES",
     "SECTIONS",
     "SIZES",
     "DecodingSettings",
@@ -105,6 +106,10 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+# The settings of `[training]` that say how long each phase before the last one is, in their order.
+PHASES = ("both_directions_steps", "backward_steps", "forward_steps")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSettings:
     """`[training]`: the recipe."""
@@ -138,13 +143,17 @@ class TrainingSettings:
     average_last: int = 5  # checkpoints whose mean competes with the best one at the end
     keep_last: int = 0  # checkpoints whose weights stay on disk, if more than are averaged
     keep_best: int = 1  # validations whose weights stay on disk
-    # So many first steps learn both directions, each pair also the other way round; then a second
-    # phase, with a learning rate and moments of its own, goes on from their weights in the one
-    # direction (Ding et al. 2021, arXiv 2109.07780; Gao et al. 2022). 0 leaves the first phase out.
+    # Steps of the phases before the last one, in their order; 0 leaves one out. Each phase has a
+    # learning rate and moments of its own, and goes on from the weights of the one before.
+    # Both directions, each pair also the other way round (Ding et al. 2021, arXiv 2109.07780; Gao
+    # et al. 2022).
     both_directions_steps: int = 0
-    # Between the two phases the network translates the training corpus both ways, and the second
-    # phase learns from these pairs too (data diversification, Nguyen et al. 2020).
-    diversify: bool = False
+    # The way back; then the network translates the targets of the training corpus, and what follows
+    # learns from these pairs too (back-translation, for data diversification: Nguyen et al. 2020).
+    backward_steps: int = 0
+    # The direction asked for; then it translates the sources, and the last phase learns from these
+    # pairs too (the other half of data diversification; Kim and Rush 2016, section 3.2).
+    forward_steps: int = 0
     # Subword regularisation: each epoch sees the training corpus in other pieces. The first is for
     # a BPE tokenizer: p of BPE-dropout (Provilkov et al. 2020 take 0.1). The other is for a unigram
     # tokenizer: alpha of its sampling (Kudo 2018 takes 0.1 to 0.5; the larger, the tamer).
@@ -174,7 +183,7 @@ class TrainingSettings:
         ):
             require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
         for key in (
-            "both_directions_steps",
+            *PHASES,
             "warmup_steps",
             "patience",
             "average_last",
@@ -187,12 +196,9 @@ class TrainingSettings:
         for key in ("weight_decay", "clip", "consistency_weight", "subword_alpha"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         require(self.time >= 0, "time", self.time, "must be at least 0")
-        require(
-            not (self.time and self.both_directions_steps),
-            "both_directions_steps",
-            self.both_directions_steps,
-            "must be 0 beside `time`: the second phase begins with a certain step",
-        )
+        for key in PHASES:
+            rule = "must be 0 beside `time`: the next phase begins with a certain step"
+            require(not (self.time and getattr(self, key)), key, getattr(self, key), rule)
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
         for key in ("label_smoothing", "beta1", "beta2", "cutoff", "ema_decay", "subword_dropout"):
             require(
@@ -201,18 +207,12 @@ class TrainingSettings:
                 getattr(self, key),
                 "must be at least 0 and below 1",
             )
-        require(
-            self.both_directions_steps < self.steps,
-            "both_directions_steps",
-            self.both_directions_steps,
-            f"must be below `steps` ({self.steps})",
-        )
-        require(
-            not self.diversify or self.both_directions_steps > 0,
-            "diversify",
-            self.diversify,
-            "must be false without `both_directions_steps`, whose network translates the corpus",
-        )
+        before_last = 0
+        for key in PHASES:
+            before_last += getattr(self, key)
+            others = ", with the phases before it" if before_last > getattr(self, key) else ""
+            rule = f"must be below `steps` ({self.steps}){others}"
+            require(before_last < self.steps, key, getattr(self, key), rule)
         require(
             not (self.subword_dropout and self.subword_alpha),
             "subword_alpha",

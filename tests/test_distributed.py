@@ -151,15 +151,17 @@ def test_two_ranks_give_the_weights_of_one_process_with_the_same_global_batches(
 
 def test_all_ranks_learn_from_the_pairs_that_the_first_one_has_made(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    phases = ("--set", "training.both_directions_steps=5", "--set", "training.diversify=true")
+    phases = ("--set", "training.backward_steps=3", "--set", "training.forward_steps=4")
     process = launch(run, 12, *phases)
     output = finish(process)
     assert process.returncode == 0, output
-    assert output.count("the training corpus is translated both ways") == 1
-    made = list(read_pairs(str(run / "diversified.tsv"), source="en", target="de", split="train"))
-    assert len(made) == 2 * 203
     header = read_tensors(run / "checkpoints" / "last.safetensors").header
-    assert header["progress"]["diversified"] == fingerprint(made)
+    for what in ("back-translations", "forward-translations"):
+        path = run / f"{what}.tsv"
+        made = list(read_pairs(str(path), source="en", target="de", split="train"))
+        assert len(made) == 203
+        assert header["progress"]["made"][what] == fingerprint(made)
+        assert output.count(str(path)) == 1
     assert steps_done(run) == 12
 
 

@@ -3,18 +3,20 @@
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tfm.data.batching import EncodedCorpus
 from tfm.data.corpus import Pair, read_pairs
 from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.tokenizer import EOS
 from tfm.model.checkpoint import weights_of
 from tfm.model.search.beam import beam_search
-from tfm.model.settings import Settings
+from tfm.model.settings import PHASES, Settings
 from tfm.model.training import diversification
 from tfm.model.training.loop import train
 from tfm.model.training.recipe import prepare
@@ -24,68 +26,95 @@ from tfm.model.training.signals import Interrupted
 from tfm.model.training.state import Progress
 
 TrainSmall = Callable[..., Run]
-FIRST = 7
-OPTIONS: dict[str, Any] = {"both_directions_steps": FIRST, "diversify": True, "ema_decay": 0.5}
+OPTIONS: dict[str, Any] = {"backward_steps": 3, "forward_steps": 4, "ema_decay": 0.5}
+FILES = ("back-translations.tsv", "forward-translations.tsv")
 
 
-def made(directory: Path) -> list[Pair]:
-    path = str(directory / "diversified.tsv")
-    return list(read_pairs(path, source="en", target="de", split="train"))
+def made(directory: Path) -> list[list[Pair]]:
+    """Read what training has made: back-translations, forward translations."""
+    paths = [str(directory / name) for name in FILES]
+    return [list(read_pairs(path, source="en", target="de", split="train")) for path in paths]
 
 
 def given() -> list[Pair]:
     return list(read_pairs("builtin:60", source="en", target="de", split="train"))
 
 
-def test_the_averaged_network_of_the_first_phase_translates_all_pairs_both_ways(
+def test_the_averaged_network_of_each_phase_translates_the_corpus(
     train_small: TrainSmall, tmp_path: Path
 ) -> None:
-    """Sources with their translations, then translations of the targets with their targets."""
-    averages: dict[str, torch.Tensor] = {}
+    """Translations of the targets with their targets; sources with their translations."""
+    averages: dict[int, dict[str, torch.Tensor]] = {}
 
     def record(run: Run) -> None:
-        if run.progress.step == FIRST:
-            assert run.learner.average is not None
-            averages.update({n: w.clone() for n, w in run.learner.average.weights.items()})
+        assert run.learner.average is not None
+        weights = run.learner.average.weights
+        averages[run.progress.step] = {name: weight.clone() for name, weight in weights.items()}
 
     run = train_small(tmp_path, after=record, **OPTIONS)
     model, tokenizer = run.learner.model.eval(), run.tokenizer
-    for name, weight in weights_of(model).items():
-        weight.copy_(averages[name])
 
-    def translate(text: str) -> str:
+    def translate(step: int, text: str) -> str:
+        for name, weight in weights_of(model).items():
+            weight.copy_(averages[step][name])
         sources = [[*tokenizer.encode_source(text), EOS]]
         forbidden = tokenizer.forbidden_ids
         [[best]] = beam_search(model, sources, run.settings.decoding, forbidden=forbidden)
         return tokenizer.decode_target(best.tokens)
 
-    expected = [
-        *(Pair(pair.source, translate(pair.source)) for pair in given()),
-        *(Pair(translate(pair.target), pair.target) for pair in given()),
-    ]
-    assert made(tmp_path) == expected
-    assert len({pair.target for pair in expected[:60]}) > 3, "not one for all"
+    back, forward = made(tmp_path)
+    assert back == [Pair(translate(3, pair.target), pair.target) for pair in given()]
+    assert forward == [Pair(pair.source, translate(7, pair.source)) for pair in given()]
+    assert len({pair.target for pair in forward}) > 3, "not one for all"
 
 
-def test_the_second_phase_learns_from_every_pair_given_and_made(
+def test_each_phase_learns_from_every_pair_given_and_made_before(
     train_small: TrainSmall, tmp_path: Path
 ) -> None:
-    run = train_small(tmp_path, **OPTIONS)
-    decode = run.tokenizer.decode_source
-    stream = replace(run, progress=Progress(step=FIRST + 1)).stream()
-    learned = [
-        (decode(source), decode(target))
-        for batch in stream.take(len(stream.epoch_order))
-        for source, target in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True)
-    ]
-    filled = [tuple(pair) for pair in [*given(), *made(tmp_path)] if all(pair)]
-    assert sorted(learned) == sorted(filled)
+    learned: dict[int, list[tuple[str, str]]] = {}
+
+    def record(run: Run) -> None:
+        stream = replace(run, progress=Progress(step=run.progress.step)).stream()
+        decode = run.tokenizer.decode_source
+        learned[run.progress.step] = sorted(
+            (decode(source), decode(target))
+            for batch in stream.take(len(stream.epoch_order))
+            for source, target in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True)
+        )
+
+    train_small(tmp_path, after=record, **OPTIONS)
+    back, forward = made(tmp_path)
+    backward = [Pair(*pair[::-1]) for pair in given()]
+    for step, pairs in (
+        (3, backward),
+        (4, [*given(), *back]),
+        (7, [*given(), *back]),
+        (8, [*given(), *back, *forward]),
+        (12, [*given(), *back, *forward]),
+    ):
+        assert learned[step] == sorted(tuple(pair) for pair in pairs if all(pair))
 
 
-@pytest.mark.parametrize("first", [3, 4, 7, 9], ids=lambda n: f"after step {n}")
-def test_resuming_is_exact(assert_resume_is_exact: Callable[..., None], first: int) -> None:
+def test_one_of_the_two_phases_may_be_left_out(train_small: TrainSmall, tmp_path: Path) -> None:
+    for key, name in (("backward_steps", FILES[0]), ("forward_steps", FILES[1])):
+        run = train_small(tmp_path / key, **{key: 5})
+        assert [path.name for path in (tmp_path / key).glob("*.tsv")] == [name]
+        assert list(run.made) == [name.removesuffix(".tsv")]
+
+
+def test_while_the_way_back_is_learned_nothing_is_validated(
+    train_small: TrainSmall, tmp_path: Path
+) -> None:
+    run = train_small(tmp_path, validate_every=1, **OPTIONS)
+    assert [step for step, _ in run.metrics.series("valid", "bleu")] == list(range(4, 13))
+
+
+@pytest.mark.parametrize("phases", [(0, 3, 4), (0, 4, 5), (0, 7, 2), (0, 9, 0), (2, 2, 5)])
+def test_resuming_is_exact(
+    assert_resume_is_exact: Callable[..., None], phases: tuple[int, int, int]
+) -> None:
     """Stops come after steps 3 and 9, a crash after 7, checkpoints at 5, 10 and 12."""
-    assert_resume_is_exact(**OPTIONS | {"both_directions_steps": first})
+    assert_resume_is_exact(**OPTIONS | dict(zip(PHASES, phases, strict=True)))
 
 
 def test_resuming_is_exact_with_other_pieces_in_each_epoch(
@@ -107,7 +136,7 @@ def test_a_stop_while_it_translates_leaves_all_as_it_was(
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(diversification, "search", stop)
         train_small(tmp_path / "parts", **OPTIONS)
-    assert not (tmp_path / "parts" / "diversified.tsv").exists()
+    assert not list((tmp_path / "parts").glob("*.tsv"))
     parts = train_small(tmp_path / "parts", **OPTIONS)
     assert made(tmp_path / "parts") == made(tmp_path / "whole")
     one, other = (weights_of(run.learner.model) for run in (whole, parts))
@@ -118,47 +147,59 @@ def test_a_run_whose_pairs_are_lost_or_changed_does_not_go_on_with_others(
     train_small: TrainSmall, small_order: Callable[..., Any], tmp_path: Path
 ) -> None:
     train_small(tmp_path, **OPTIONS)
-    path = tmp_path / "diversified.tsv"
-    text = path.read_text()
 
     def refused(message: str) -> None:
         more = small_order(tmp_path, steps=14, **OPTIONS)
         with pytest.raises(CheckpointError, match=message), prepare(more, Silence()):
             pass
 
-    path.write_text(text + "one more\teine mehr\n")
-    refused(r"diversified\.tsv: is not what training has learned from so far; put back")
-    path.unlink()
-    refused(r"diversified\.tsv: .*no such file or directory; put back")
-    path.write_text(text)
+    for path in (tmp_path / name for name in FILES):
+        text = path.read_text()
+        path.write_text(text + "one more\teine mehr\n")
+        refused(rf"{path.name}: is not what training has learned from so far; put back")
+        path.unlink()
+        refused(rf"{path.name}: .*no such file or directory; put back")
+        path.write_text(text)
     assert train_small(tmp_path, steps=14, **OPTIONS).progress.step == 14
 
 
-def test_a_run_goes_on_with_it_or_without_as_it_began(
-    train_small: TrainSmall, small_order: Callable[..., Any], tmp_path: Path
+@pytest.mark.parametrize("key", ["backward_steps", "forward_steps"])
+def test_a_run_goes_on_with_the_same_phases_only(
+    train_small: TrainSmall, small_order: Callable[..., Any], tmp_path: Path, key: str
 ) -> None:
     train_small(tmp_path, **OPTIONS)
-    order = small_order(tmp_path, **OPTIONS | {"diversify": False})
-    with pytest.raises(CheckpointError, match="diversify"), prepare(order, Silence()):
+    order = small_order(tmp_path, **OPTIONS | {key: 2})
+    with pytest.raises(CheckpointError, match=key), prepare(order, Silence()):
         pass
 
 
-def test_without_a_first_phase_nobody_could_translate() -> None:
-    with pytest.raises(SettingsError, match="`diversify` must be false without `both_direct"):
-        Settings.read(None, ["training.diversify=true"])
+def test_the_phases_leave_steps_for_the_last_one() -> None:
+    message = r"`forward_steps` must be below `steps` \(9\), with the phases before it, but is 5"
+    with pytest.raises(SettingsError, match=message):
+        sets = ["steps=9", "backward_steps=4", "forward_steps=5"]
+        Settings.read(None, [f"training.{setting}" for setting in sets])
+
+
+def test_separate_vocabularies_do_for_the_way_forward_only(
+    train_small: TrainSmall, small_order: Callable[..., Any], tmp_path: Path
+) -> None:
+    order = small_order(tmp_path / "back", separate=True, backward_steps=3)
+    message = "backward_steps.*one vocabulary.*separate = false"
+    with pytest.raises(SettingsError, match=message), prepare(order, Silence()):
+        pass
+    assert train_small(tmp_path / "forth", separate=True, forward_steps=3).made
 
 
 def test_a_pair_that_cannot_be_learned_from_is_traced_to_the_line_it_was_made_from(
     train_small: TrainSmall, tmp_path: Path
 ) -> None:
     run = train_small(tmp_path, **OPTIONS)
-    assert run.added is not None
-    decode, lines = run.tokenizer.decode_source, run.lines
-    both = run.corpus.followed_by(run.added)
-    assert len(lines) == len(both)
-    pairs = given()
-    for i, line in enumerate(lines.tolist()):
-        source, target = (decode(s.sentence(i).tolist()) for s in (both.source, both.target))
+    decode, lines, pairs = run.tokenizer.decode_source, run.lines.tolist(), given()
+    all_pairs = reduce(EncodedCorpus.followed_by, run.made.values(), run.corpus)
+    assert len(lines) == len(all_pairs) > 120
+    for i, line in enumerate(lines):
+        sides = (all_pairs.source, all_pairs.target)
+        source, target = (decode(side.sentence(i).tolist()) for side in sides)
         assert source == pairs[line - 1].source or target == pairs[line - 1].target
 
 
@@ -173,6 +214,6 @@ def test_what_was_made_and_where_it_is_is_told(
 
     with prepare(small_order(tmp_path, **OPTIONS), Listen()) as run:
         train(run, Listen())
-    assert "then the network translates the training corpus both ways" in " ".join(heard)
-    [told] = [line for line in heard if line.startswith("the training corpus is translated")]
-    assert f"pairs more, in {tmp_path / 'diversified.tsv'}" in told
+    assert "3 steps of de to en; then the targets are translated back, to learn from" in str(heard)
+    told = [line for line in heard if line.startswith("the training corpus is translated")]
+    assert [line.rpartition(" ")[2] for line in told] == [str(tmp_path / name) for name in FILES]

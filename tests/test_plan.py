@@ -218,7 +218,7 @@ def test_pairs_that_training_will_make_are_counted(small_order: SmallOrder, tmp_
         order = small_order(tmp_path / "run", valid=False, steps=100, **options)
         return number(planned(order).about("steps"), EPOCHS)
 
-    assert 2.5 < epochs() / epochs(both_directions_steps=1, diversify=True) < 3.2
+    assert 2.5 < epochs() / epochs(backward_steps=1, forward_steps=1) < 3.2
 
 
 @pytest.mark.parametrize(("rank", "speaks"), [("0", True), ("1", False)])

@@ -3,7 +3,7 @@
 config.toml  tokenizer.model  model.safetensors      what `translate` needs
 metrics.jsonl  learning_curve.svg  provenance.json   what happened
 tensorboard/events.out.tfevents.N                    the same for TensorBoard, if asked for
-diversified.tsv                                      the pairs that training made itself, if any
+back-translations.tsv  forward-translations.tsv      the pairs that training made itself, if any
 diverged-step-7.jsonl                                what could not be learned from, if anything
 checkpoints/last.safetensors                         all state: training continues from it
 checkpoints/best.safetensors  best-00001000.safetensors ...   weights alone, by validation
@@ -82,10 +82,9 @@ class RunDirectory:
         """The weights of the best validation."""
         return self.checkpoints / "best.safetensors"
 
-    @property
-    def diversified(self) -> Path:
-        """The training corpus as the network itself has translated it, if the run asks for that."""
-        return self.path / "diversified.tsv"
+    def made(self, what: str) -> Path:
+        """Return the place of pairs that training makes, called `what`."""
+        return self.path / f"{what}.tsv"
 
     def diverged(self, step: int, *, rank: int = 0) -> Path:
         """Return the place of the pairs that `step` could not learn from, those of one process."""

@@ -4,17 +4,16 @@ With f the translation from source to target and g the one back, N pairs (x, y) 
 et al. 2020, arXiv 1911.01986, section 3):
 
     (x, y)       as they are
-    (x, f(x))    the same sources, in the words of the network
-    (g(y), y)    the same targets, from other sources
+    (g(y), y)    the same targets, from other sources     after the phase `backward_steps`
+    (x, f(x))    the same sources, in other words         after the phase `forward_steps`
 
-The paper trains a network for each direction. Here it is one for both, that of the first phase of
-`both_directions_steps`: between the phases it translates the corpus, once, and the second phase
-learns from all. The new pairs are a file of the run, so that a run that goes on has the same, and
-everybody can read them.
+The paper trains networks of their own for f and g, several of each. Here one network is all of them
+in turn, so that one run does it. What is made is a file of the run: one that goes on has the same,
+and everybody can read it.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tfm.data.batching import Side
 from tfm.data.corpus import Pair
@@ -23,13 +22,17 @@ from tfm.model.training.made_pairs import read_made_pairs, write_made_pairs
 from tfm.model.training.run import Run
 from tfm.model.training.validation import best_translations
 
+# What is made after a phase, by the name of the phase.
+WHAT = {"backward": "back-translations", "forward": "forward-translations"}
 
-def diversify(run: Run, check: Callable[[], None]) -> str:
-    """Translate the training corpus both ways, and let `run` learn from that too.
+
+def translate_corpus(run: Run, what: str, check: Callable[[], None]) -> str:
+    """Translate one side of the training corpus, and let `run` learn from that too.
 
     Of several processes the first one translates. All read the file, as a run that goes on does.
 
     Args:
+        what: a value of `WHAT`.
         check: called before each batch; what it raises leaves all to be done again.
 
     Returns:
@@ -39,40 +42,32 @@ def diversify(run: Run, check: Callable[[], None]) -> str:
         DataError: if the file cannot be written, or there is nothing in it to learn from.
     """
     begin = time.perf_counter()
-    path, data = run.directory.diversified, run.settings.data
-    run.learner.ranks.from_first(lambda: write_made_pairs(path, translate(run, check), data))
-    run.added, run.progress.diversified = read_made_pairs(path, run.tokenizer, data)
+    path, data = run.directory.made(what), run.settings.data
+    make = back_translations if what == "back-translations" else forward_translations
+    run.learner.ranks.from_first(lambda: write_made_pairs(path, make(run, check), data))
+    run.made[what], run.progress.made[what] = read_made_pairs(path, run.tokenizer, data)
     seconds = time.perf_counter() - begin
     run.progress.seconds += seconds
-    return (
-        f"the training corpus is translated both ways, in {seconds:,.0f} s: "
-        f"{counted(len(run.added), 'pair')} more, in {path}"
-    )
+    made = counted(len(run.made[what]), "pair")
+    return f"the training corpus is translated, in {seconds:,.0f} s: {made} more, in {path}"
 
 
-def translate(run: Run, check: Callable[[], None]) -> list[Pair]:
-    """Return (x, f(x)) of all pairs, and then (g(y), y). Weights and training mode stay."""
-    model = run.learner.model
-    model.eval()
-    try:
-        with run.learner.averaged():
-            return [*forward(run, check), *backward(run, check)]
-    finally:
-        model.train()
-
-
-def forward(run: Run, check: Callable[[], None]) -> Iterator[Pair]:
-    """Yield (x, f(x)) of all pairs."""
-    tokenizer, sources = run.tokenizer, sentences(run.corpus.source)
-    for source, target in zip(sources, search(run, sources, check), strict=True):
-        yield Pair(tokenizer.decode_source(source), tokenizer.decode_target(target))
-
-
-def backward(run: Run, check: Callable[[], None]) -> Iterator[Pair]:
-    """Yield (g(y), y) of all pairs."""
+def back_translations(run: Run, check: Callable[[], None]) -> list[Pair]:
+    """Return (g(y), y) of all pairs; the network must be g."""
     tokenizer, targets = run.tokenizer, sentences(run.corpus.target)
-    for source, target in zip(search(run, targets, check), targets, strict=True):
-        yield Pair(tokenizer.decode_source(source), tokenizer.decode_target(target))
+    return [
+        Pair(tokenizer.decode_source(source), tokenizer.decode_target(target))
+        for source, target in zip(search(run, targets, check), targets, strict=True)
+    ]
+
+
+def forward_translations(run: Run, check: Callable[[], None]) -> list[Pair]:
+    """Return (x, f(x)) of all pairs; the network must be f."""
+    tokenizer, sources = run.tokenizer, sentences(run.corpus.source)
+    return [
+        Pair(tokenizer.decode_source(source), tokenizer.decode_target(target))
+        for source, target in zip(sources, search(run, sources, check), strict=True)
+    ]
 
 
 def sentences(side: Side) -> list[list[int]]:
@@ -81,7 +76,14 @@ def sentences(side: Side) -> list[list[int]]:
 
 
 def search(run: Run, asked: list[list[int]], check: Callable[[], None]) -> list[list[int]]:
-    """Return the best translation of each sentence, by the search that `[decoding]` asks for."""
-    return best_translations(
-        run.learner, asked, run.settings.decoding, run.tokenizer.forbidden_ids, check
-    )
+    """Return the best translation of each sentence, by the search that `[decoding]` asks for.
+
+    Weights, averaged where there is an average, and training mode stay as they are.
+    """
+    learner, forbidden = run.learner, run.tokenizer.forbidden_ids
+    learner.model.eval()
+    try:
+        with learner.averaged():
+            return best_translations(learner, asked, run.settings.decoding, forbidden, check)
+    finally:
+        learner.model.train()

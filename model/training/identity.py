@@ -16,13 +16,13 @@ from tfm.data.batching import EncodedCorpus
 from tfm.data.errors import CheckpointError
 from tfm.data.lines import atomic_writer
 from tfm.model.checkpoint import NOT_STORED_IN_SHAPE
-from tfm.model.settings import Settings
+from tfm.model.settings import PHASES, Settings
 from tfm.model.tensor_file import tfm_version
 
 FIXED = {
     "data": ("source", "target", "max_length"),
     "tokenizer": ("vocab_size", "kind", "separate"),
-    "training": ("seed", "both_directions_steps", "diversify"),
+    "training": ("seed", *PHASES),
 }
 LIBRARIES = ("numpy", "sacrebleu", "safetensors", "sentencepiece", "torch")
 

@@ -11,11 +11,11 @@ from dataclasses import asdict
 from tfm.model.checkpoint import save_weights
 from tfm.model.memory import give_back_freed_memory
 from tfm.model.training.budget import LEAST, describe, foresee_end, keep_time
-from tfm.model.training.diversification import diversify
+from tfm.model.training.diversification import WHAT, translate_corpus
 from tfm.model.training.postmortem import dissect
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
-from tfm.model.training.schedule import begins_phase, learning_rate, rate_at
+from tfm.model.training.schedule import begins_phase, learning_rate, phase_of, rate_at
 from tfm.model.training.selection import Outcome, finish
 from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Sums
@@ -75,7 +75,8 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
     progress = run.progress
     if progress.settled:
         return
-    if run.valid is not None and run.event_due("validation"):
+    backward = phase_of(progress.step, run.settings.training).name == "backward"
+    if run.valid is not None and run.event_due("validation") and not backward:
         measure(run, run.valid, reporter, signals)
     progress.settled = True
     if run.event_due("checkpoint"):
@@ -87,11 +88,11 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
 
 
 def begin_phase(run: Run, stream: BatchStream, reporter: Reporter, signals: StopSignals) -> None:
-    """Go over to the second phase: an epoch of its own, and whatever it is to learn from."""
+    """Go over to the next phase: an epoch of its own, and whatever it is to learn from."""
     progress, settings = run.progress, run.settings.training
-    if settings.diversify:
-        reporter.on_pause("translating the training corpus both ways")
-        reporter.on_note(diversify(run, signals.check))
+    if what := WHAT.get(phase_of(progress.step, settings).name):
+        reporter.on_pause("translating the training corpus")
+        reporter.on_note(translate_corpus(run, what, signals.check))
         stream.of_epoch = run.corpus_of_epochs(settings)
     stream.next_epoch()
     progress.snapshots = []  # a mean with weights of before would be of no use

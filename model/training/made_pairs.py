@@ -38,9 +38,7 @@ def read_made_pairs(path: Path, tokenizer: Tokenizer, settings: DataSettings) ->
     try:
         return MadePairs(encode_corpus(pairs, tokenizer, settings), fingerprint(pairs))
     except DataError as error:
-        raise DataError(
-            f"{path}: {error}; give training.both_directions_steps more steps"
-        ) from None
+        raise DataError(f"{path}: {error}; give the phase before more steps") from None
 
 
 def same_made_pairs(

@@ -18,6 +18,7 @@ from tfm.data.tokenizer import Tokenizer, train_tokenizer
 from tfm.model.settings import Override, Settings
 from tfm.model.training.identity import CorpusRecord, Identity, identify
 from tfm.model.training.reporting import Reporter
+from tfm.model.training.schedule import phases
 from tfm.model.training.validation import ValidationSet
 
 
@@ -95,11 +96,12 @@ def gather(order: Order, *, tokenizer: Path | None, reporter: Reporter) -> Mater
         if pieces.note:
             reporter.on_note(f"tokenizer: {pieces.note}")
     training = settings.training
-    if training.both_directions_steps and not pieces.joint:
-        raise SettingsError(
-            "[training]: `both_directions_steps` needs one vocabulary for both languages, but the "
-            "tokenizer has two; train one with tokenizer.separate = false, or set it to 0."
-        )
+    for key in ("both_directions_steps", "backward_steps"):
+        if getattr(training, key) and not pieces.joint:
+            raise SettingsError(
+                f"[training]: `{key}` needs one vocabulary for both languages, but the tokenizer "
+                f"has two; train one with tokenizer.separate = false, or set it to 0."
+            )
     require_sampling(pieces, dropout=training.subword_dropout, alpha=training.subword_alpha)
     with naming("training", order.train):
         corpus = encode_corpus(order.pairs(order.train, "train"), pieces, settings.data)
@@ -173,12 +175,23 @@ def describe_material(material: Material, order: Order) -> Iterator[str]:
     else:
         sizes = (tokenizer.source_size, tokenizer.target_size)
         yield "vocabulary: {:,} source and {:,} target pieces".format(*sizes)
-    if first := order.settings.training.both_directions_steps:
-        data = order.settings.data
-        yield f"{data.target} to {data.source} is learned too in the first {counted(first, 'step')}"
-    if order.settings.training.diversify:
-        yield "then the network translates the training corpus both ways, and learns from that too"
+    yield from describe_phases(order.settings)
     yield describe_batches(material.corpus, order.settings)
+
+
+def describe_phases(settings: Settings) -> Iterator[str]:
+    """Yield a line for each phase, if there are several."""
+    data, found = settings.data, phases(settings.training)
+    forth, back = f"{data.source} to {data.target}", f"{data.target} to {data.source}"
+    says = {
+        "both directions": f"{forth} and {back}",
+        "backward": f"{back}; then the targets are translated back, to learn from that too",
+        "forward": f"{forth}; then the sources are translated, to learn from that too",
+        "last": forth,
+    }
+    if len(found) > 1:
+        for name, steps in found:
+            yield f"{counted(steps, 'step')} of {says[name]}"
 
 
 def describe_batches(corpus: EncodedCorpus, settings: Settings) -> str:

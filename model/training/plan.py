@@ -1,6 +1,7 @@
 """What training would do and cost, for `tfm train --dry-run`: all but the first file is made."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 from tfm.data.batching import epoch_batches
@@ -8,12 +9,14 @@ from tfm.data.counts import counted
 from tfm.model.ranks import Place
 from tfm.model.training.budget import begin, decide, describe
 from tfm.model.training.directory import RunDirectory, holds_run
+from tfm.model.training.diversification import WHAT
 from tfm.model.training.material import Material, Order, gather
 from tfm.model.training.pace import times_due
 from tfm.model.training.recipe import Machine, assemble, find_run
 from tfm.model.training.rehearsal import STEPS, Memory, Rehearsal, rehearse
 from tfm.model.training.reporting import Reporter
 from tfm.model.training.run import Run
+from tfm.model.training.schedule import phases
 from tfm.model.training.state import Progress
 from tfm.model.transformer import Transformer
 
@@ -86,13 +89,13 @@ def describe_steps(run: Run, material: Material, last: int, *, done: int) -> str
     training = run.settings.training
     processes = Place.here().size
     each = training.accumulate * processes
-    corpus, first = material.corpus, training.both_directions_steps
-    # The pairs that diversification adds are about as long as those they are made from.
-    second = corpus.both_directions().followed_by(corpus) if training.diversify else corpus
-    epochs = 0.0
-    for pairs, steps in ((second, last - first), (corpus.both_directions(), first)):
-        cut = epoch_batches(pairs, batch_tokens=training.batch_tokens, seed=training.seed, epoch=0)
-        epochs += steps * each / len(cut)
+    corpus, tokens = material.corpus, training.batch_tokens
+    cut = epoch_batches(corpus, batch_tokens=tokens, seed=training.seed, epoch=0)
+    epochs, made = 0.0, 0
+    for name, steps in phases(replace(training, steps=last)):
+        times = 2 if name == "both directions" else 1 + made  # pairs made are as long, about
+        epochs += steps * each / (times * len(cut))
+        made += name in WHAT
     number = "one batch" if each == 1 else f"{each} batches"
     before = f", {min(done, last):,} of them done" if done else ""
     about = "about " if training.time else ""
@@ -128,8 +131,8 @@ def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
         count = times_due(done, training.steps, training.validate_every)
         validations = counted(count, "validation")
         parts += f", {validations} of about {pace.validation:,.1f} s and one at the end"
-    if training.diversify and done <= training.both_directions_steps:
-        parts += ", and on top of that two translations of the training corpus"
+    if any(name in WHAT for name, _ in phases(training)):
+        parts += "; to translate the training corpus comes on top"
     return (
         f"time: about {length}: {parts}; {rehearsal.tokens_per_s:,.0f} tokens/s "
         f"in {STEPS} trial steps"

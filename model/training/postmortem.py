@@ -4,7 +4,7 @@ diverged-step-N.jsonl has one JSON object a line for each pair of the step's bat
 processes each writes those that it had, all but the first to diverged-step-N-rank-R.jsonl.
 
     line            the pair's number in the training corpus, from 1: the line of two text files. A
-                    pair that training made (`training.diversify`) has that of the one it comes from
+                    pair that training has made has the number of the one that it was made from
     batch           which of the step's batches it was in, from 1
     source, target  its texts, decoded from the pieces that the network saw
     source_pieces, target_pieces   how many those are, end of sentence included

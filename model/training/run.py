@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from tfm.model.training.identity import Identity
 from tfm.model.training.made_pairs import same_made_pairs
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.pace import Pace
+from tfm.model.training.schedule import phase_of
 from tfm.model.training.state import (
     BatchStream,
     Progress,
@@ -37,7 +39,7 @@ from tfm.model.training.validation import ValidationScores, ValidationSet
 class Run:
     """Everything a run works with.
 
-    `progress`, `learner`, `added`, `pace` and `prepared` change, the rest does not.
+    `progress`, `learner`, `made`, `pace` and `prepared` change, the rest does not.
     """
 
     directory: RunDirectory
@@ -49,7 +51,7 @@ class Run:
     identity: Identity
     progress: Progress
     metrics: Metrics
-    added: EncodedCorpus | None = None  # pairs that the second phase learns from too
+    made: dict[str, EncodedCorpus] = field(default_factory=dict)  # by training, to learn from too
     pace: Pace = field(default_factory=Pace)
     clock: Clock = field(default_factory=Clock)
     prepared: float = 0.0  # seconds of this sitting that went by before it began to learn
@@ -60,9 +62,9 @@ class Run:
         return BatchStream(self.corpus_of_epochs(training), training, self.progress)
 
     def corpus_of_epochs(self, training: TrainingSettings) -> Callable[[int], EncodedCorpus]:
-        """Return a function that gives all pairs, the added ones too, in the pieces of an epoch."""
+        """Return a function that gives all pairs, those made too, in the pieces of an epoch."""
         return resegmented(
-            self.corpus if self.added is None else self.corpus.followed_by(self.added),
+            reduce(EncodedCorpus.followed_by, self.made.values(), self.corpus),
             self.tokenizer,
             dropout=training.subword_dropout,
             alpha=training.subword_alpha,
@@ -73,9 +75,9 @@ class Run:
     def lines(self) -> Ints:
         """The line of the training corpus that each pair which a step may see comes from."""
         given = self.corpus.lines
-        if self.added is None:
-            return np.tile(given, 2)  # in the first of two phases each pair stands there twice
-        return np.concatenate([given, given[(self.added.lines - 1) % len(given)]])
+        if not self.made:
+            return np.tile(given, 2)  # where both directions are learned, each stands there twice
+        return np.concatenate([given, *(given[pairs.lines - 1] for pairs in self.made.values())])
 
     def start(self) -> None:
         """Begin with the weights that `learner` has: the state of step 0 is saved."""
@@ -86,9 +88,9 @@ class Run:
         """Put everything back to where `stored`, checkpoints/last.safetensors, was written."""
         self.progress = restore_state(self.directory.last, stored, self.learner)
         self.take_time_of(self.progress)
-        if made := self.progress.diversified:
-            path, data = self.directory.diversified, self.settings.data
-            self.added = same_made_pairs(path, made, self.tokenizer, data)
+        for what, expected in self.progress.made.items():
+            path, data = self.directory.made(what), self.settings.data
+            self.made[what] = same_made_pairs(path, expected, self.tokenizer, data)
         before, now = stored_settings(stored, self.directory.last), self.settings
         if before and cutting(before.training) != cutting(now.training):
             self.progress.left = self.stream(before.training).left()
@@ -152,9 +154,9 @@ class Run:
     @property
     def out_of_patience(self) -> bool:
         """Whether as many validations as `patience` brought no new best, in the last phase."""
-        training = self.settings.training
-        first_phase = self.progress.step <= training.both_directions_steps
-        return 0 < training.patience <= self.progress.validations_without_best and not first_phase
+        training, progress = self.settings.training, self.progress
+        last_phase = phase_of(progress.step, training).name == "last"
+        return last_phase and 0 < training.patience <= progress.validations_without_best
 
     def due(self, every: int) -> bool:
         """Return whether something that happens `every` so many steps happens now."""

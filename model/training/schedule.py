@@ -1,28 +1,44 @@
 """The learning rate as a pure function of the step: there is no scheduler whose state to save."""
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tfm.model.settings import TrainingSettings
+
+Name = Literal["both directions", "backward", "forward", "last"]
 
 
 class Phase(NamedTuple):
     """A step counted within its phase, from 1, and the steps of the phase."""
 
+    name: Name
     step: int
     steps: int
 
 
+def phases(settings: TrainingSettings) -> list[tuple[Name, int]]:
+    """Return the phases in their order, each with its steps."""
+    before: list[tuple[Name, int]] = [
+        ("both directions", settings.both_directions_steps),
+        ("backward", settings.backward_steps),
+        ("forward", settings.forward_steps),
+    ]
+    last = settings.steps - sum(steps for _, steps in before)
+    return [*((name, steps) for name, steps in before if steps), ("last", last)]
+
+
 def phase_of(step: int, settings: TrainingSettings) -> Phase:
-    """Return where `step`, counted from 1, stands: of the two phases, each has its own schedule."""
-    first = settings.both_directions_steps
-    if step <= first:
-        return Phase(step, first)
-    return Phase(step - first, settings.steps - first)
+    """Return where `step`, counted from 1, stands: each phase has its own schedule."""
+    *before, (last, steps) = phases(settings)
+    for name, length in before:
+        if step <= length:
+            return Phase(name, step, length)
+        step -= length
+    return Phase(last, step, steps)
 
 
 def begins_phase(step: int, settings: TrainingSettings) -> bool:
-    """Return whether the second of two phases begins with `step`."""
+    """Return whether another phase than the first begins with `step`."""
     return step > 1 and phase_of(step, settings).step == 1
 
 
@@ -35,10 +51,10 @@ def learning_rate(step: int, settings: TrainingSettings) -> float:
                                                            (d_model * warmup_steps) ** -0.5)
         cosine         from the peak to 0, which it would reach one step after the last
 
-    With `both_directions_steps` each of the two phases has this schedule by itself: the second
-    starts anew from the weights of the first.
+    Each phase has this schedule by itself: it starts anew from the weights of the one before.
     """
-    return rate_at(*phase_of(step, settings), settings)
+    phase = phase_of(step, settings)
+    return rate_at(phase.step, phase.steps, settings)
 
 
 def rate_at(step: float, steps: int, settings: TrainingSettings) -> float:

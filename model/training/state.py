@@ -21,6 +21,7 @@ from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import Stored, read_tensors, write_tensors
 from tfm.model.training.distributed import ALONE, Ranks
 from tfm.model.training.micro_batches import positions
+from tfm.model.training.schedule import phase_of
 from tfm.model.training.step import Learner, StepResult
 from tfm.model.training.timetable import Timetable
 from tfm.model.training.validation import ValidationScores
@@ -90,7 +91,7 @@ class Progress:
     validations_without_best: int = 0
     snapshots: list[int] = field(default_factory=list)
     since_log: Sums = field(default_factory=Sums)
-    diversified: str | None = None  # fingerprint of the pairs that training made, once it has
+    made: dict[str, str] = field(default_factory=dict)  # what training made, and its fingerprint
     finished: bool = False
     spent: float = 0.0  # seconds of all sittings, reading and waiting included
     timetable: Timetable | None = None  # where the time is limited
@@ -144,7 +145,7 @@ class BatchStream:
 
     @property
     def epochs(self) -> float:
-        """How often all pairs were seen; the second phase counts on from the first."""
+        """How often all pairs were seen; each phase counts on from the one before."""
         progress = self.progress
         left = 1.0 if progress.left is None else len(progress.left) / len(self.corpus)
         done = progress.batch / len(self.epoch_order) if len(self.epoch_order) else 1.0
@@ -165,9 +166,9 @@ class BatchStream:
 
     def _begin_epoch(self, *, step: int) -> None:
         """Cut the epoch that `step` learns from into batches."""
-        self.corpus = self.of_epoch(self.progress.epoch)
-        if step <= self.settings.both_directions_steps:
-            self.corpus = self.corpus.both_directions()
+        corpus = self.of_epoch(self.progress.epoch)
+        learned = {"both directions": corpus.both_directions, "backward": corpus.backward}
+        self.corpus = learned.get(phase_of(step, self.settings).name, lambda: corpus)()
         self.epoch_order = epoch_batches(
             self.corpus,
             batch_tokens=self.settings.batch_tokens,
