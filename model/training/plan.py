@@ -16,7 +16,7 @@ from tfm.model.training.recipe import Machine, assemble, find_run
 from tfm.model.training.rehearsal import STEPS, Memory, Rehearsal, rehearse
 from tfm.model.training.reporting import Reporter
 from tfm.model.training.run import Run
-from tfm.model.training.schedule import phases
+from tfm.model.training.schedule import phase_of, phases
 from tfm.model.training.state import Progress
 from tfm.model.transformer import Transformer
 
@@ -131,7 +131,8 @@ def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
         count = times_due(done, training.steps, training.validate_every)
         validations = counted(count, "validation")
         parts += f", {validations} of about {pace.validation:,.1f} s and one at the end"
-    if any(name in WHAT for name, _ in phases(training)):
+    before_last = phase_of(done, training).name != "last"
+    if before_last and any(name in WHAT for name, _ in phases(training)):
         parts += "; to translate the training corpus comes on top"
     return (
         f"time: about {length}: {parts}; {rehearsal.tokens_per_s:,.0f} tokens/s "

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step: there is no scheduler whose state to save."""
+"""Phase and learning rate, pure functions of the step: there is no scheduler with a state."""
 
 import math
 from typing import Literal, NamedTuple
