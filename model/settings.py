@@ -123,7 +123,7 @@ class TrainingSettings:
     learning_rate: float = 1e-3  # the peak, reached at the end of the warm-up
     warmup_steps: int = 1000
     schedule: Literal["inverse_sqrt", "cosine"] = "inverse_sqrt"
-    weight_decay: float = 0.0  # above 0 Adam becomes AdamW
+    weight_decay: float = 0.0  # above 0 Adam becomes AdamW (Loshchilov and Hutter 2019)
     beta1: float = 0.9
     beta2: float = 0.98
     label_smoothing: float = 0.1
