@@ -109,6 +109,20 @@ def test_while_the_way_back_is_learned_nothing_is_validated(
     assert [step for step, _ in run.metrics.series("valid", "bleu")] == list(range(4, 13))
 
 
+def test_a_network_for_the_way_back_is_never_the_model_of_the_run(
+    train_small: TrainSmall, tmp_path: Path
+) -> None:
+    """Without a validation set each checkpoint becomes the model, for whoever stops the run."""
+    there: dict[int, bool] = {}
+
+    def look(run: Run) -> None:
+        there[run.progress.step] = run.directory.weights.exists()
+
+    train_small(tmp_path, after=look, valid=False, checkpoint_every=1, **OPTIONS)
+    assert there == {step: step > 4 for step in there}, "what a step left is seen after the next"
+    assert set(there) == set(range(1, 13))
+
+
 @pytest.mark.parametrize("phases", [(0, 3, 4), (0, 4, 5), (0, 7, 2), (0, 9, 0), (2, 2, 5)])
 def test_resuming_is_exact(
     assert_resume_is_exact: Callable[..., None], phases: tuple[int, int, int]

@@ -14,7 +14,7 @@ from rich.console import Console
 from tfm.cli.dashboard import Dashboard, clock, sparkline
 from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.training.loop import train
-from tfm.model.training.pace import Pace, times_due
+from tfm.model.training.pace import Pace, times_due, validations_due
 from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence, StepReport
 from tfm.model.training.run import Run
@@ -228,6 +228,15 @@ def test_what_is_due_is_counted_as_it_happens(every: int) -> None:
         for step in range(steps + 2):
             happens = [s for s in range(step + 1, steps + 1) if s % every == 0 or s == steps]
             assert times_due(step, steps, every) == len(happens)
+
+
+def test_validations_of_the_way_back_are_not_waited_for() -> None:
+    phases = {"both_directions_steps": 5, "backward_steps": 9, "forward_steps": 3}
+    settings = TrainingSettings(steps=20, validate_every=2, **phases)
+    for step in range(21):
+        measured = [*range(1, 6), *range(15, 21)]
+        left = [s for s in measured if s > step and s % 2 == 0]
+        assert validations_due(step, settings) == len(left)
 
 
 def test_the_time_left_counts_steps_validations_checkpoints_and_the_choice() -> None:

@@ -15,7 +15,13 @@ from tfm.model.training.diversification import WHAT, translate_corpus
 from tfm.model.training.postmortem import dissect
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
-from tfm.model.training.schedule import begins_phase, learning_rate, phase_of, rate_at
+from tfm.model.training.schedule import (
+    begins_phase,
+    learning_rate,
+    learns_the_way_back,
+    phase_of,
+    rate_at,
+)
 from tfm.model.training.selection import Outcome, finish
 from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Sums
@@ -75,7 +81,7 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
     progress = run.progress
     if progress.settled:
         return
-    backward = phase_of(progress.step, run.settings.training).name == "backward"
+    backward = learns_the_way_back(progress.step, run.settings.training)
     if run.valid is not None and run.event_due("validation") and not backward:
         measure(run, run.valid, reporter, signals)
     progress.settled = True

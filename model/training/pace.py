@@ -44,13 +44,22 @@ class Pace:
     def seconds_left(self, step: int, settings: TrainingSettings) -> float:
         """Return what is left after `step`: steps, validations, checkpoints and the choice."""
         steps = settings.steps
-        validations = times_due(step, steps, settings.validate_every)
+        validations = validations_due(step, settings)
         checkpoints = times_due(step, steps, settings.checkpoint_every)
         return (
             max(steps - step, 0) * self.step
             + (validations + 1) * self.validation  # one more, of the mean of the last checkpoints
             + (checkpoints + 1) * self.checkpoint
         )
+
+
+def validations_due(step: int, settings: TrainingSettings) -> int:
+    """Count the validations after `step`: the way back, while it is learned, is not measured."""
+    begin = settings.both_directions_steps
+    end = begin + settings.backward_steps
+    every = settings.validate_every
+    left_out = max(0, end // every - max(begin, step) // every)
+    return times_due(step, settings.steps, every) - left_out
 
 
 def times_due(step: int, steps: int, every: int) -> int:

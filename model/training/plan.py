@@ -11,7 +11,7 @@ from tfm.model.training.budget import begin, decide, describe
 from tfm.model.training.directory import RunDirectory, holds_run
 from tfm.model.training.diversification import WHAT
 from tfm.model.training.material import Material, Order, gather
-from tfm.model.training.pace import times_due
+from tfm.model.training.pace import validations_due
 from tfm.model.training.recipe import Machine, assemble, find_run
 from tfm.model.training.rehearsal import STEPS, Memory, Rehearsal, rehearse
 from tfm.model.training.reporting import Reporter
@@ -128,8 +128,7 @@ def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
     length = timedelta(seconds=round(pace.seconds_left(done, training)))
     parts = f"{counted(steps, 'step')} of {1000 * pace.step:,.0f} ms"
     if run.valid is not None:
-        count = times_due(done, training.steps, training.validate_every)
-        validations = counted(count, "validation")
+        validations = counted(validations_due(done, training), "validation")
         parts += f", {validations} of about {pace.validation:,.1f} s and one at the end"
     before_last = phase_of(done, training).name != "last"
     if before_last and any(name in WHAT for name, _ in phases(training)):

@@ -20,7 +20,7 @@ from tfm.model.training.identity import Identity
 from tfm.model.training.made_pairs import same_made_pairs
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.pace import Pace
-from tfm.model.training.schedule import phase_of
+from tfm.model.training.schedule import learns_the_way_back, phase_of
 from tfm.model.training.state import (
     BatchStream,
     Progress,
@@ -217,8 +217,9 @@ class Run:
         if self.snapshots_kept:
             save_weights(self.directory.snapshot(progress.step), model, self.about_weights())
         if self.valid is None:
-            with self.learner.averaged():
-                save_weights(self.directory.weights, model, self.about_weights())
+            if not learns_the_way_back(progress.step, self.settings.training):
+                with self.learner.averaged():
+                    save_weights(self.directory.weights, model, self.about_weights())
             self.draw()
         self.save()
         self.drop_weights()

@@ -37,6 +37,11 @@ def phase_of(step: int, settings: TrainingSettings) -> Phase:
     return Phase(last, step, steps)
 
 
+def learns_the_way_back(step: int, settings: TrainingSettings) -> bool:
+    """Return whether the network after `step` is one for the way back, which no user wants."""
+    return phase_of(step, settings).name == "backward"
+
+
 def begins_phase(step: int, settings: TrainingSettings) -> bool:
     """Return whether another phase than the first begins with `step`."""
     return step > 1 and phase_of(step, settings).step == 1
