@@ -196,9 +196,6 @@ class TrainingSettings:
         for key in ("weight_decay", "clip", "consistency_weight", "subword_alpha"):
             require(getattr(self, key) >= 0, key, getattr(self, key), "must be at least 0")
         require(self.time >= 0, "time", self.time, "must be at least 0")
-        for key in PHASES:
-            rule = "must be 0 beside `time`: the next phase begins with a certain step"
-            require(not (self.time and getattr(self, key)), key, getattr(self, key), rule)
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
         for key in ("label_smoothing", "beta1", "beta2", "cutoff", "ema_decay", "subword_dropout"):
             require(

@@ -18,7 +18,7 @@ from tfm.data.errors import SettingsError
 from tfm.model.checkpoint import load_model
 from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import read_tensors
-from tfm.model.training import loop, pace, rehearsal, selection, timetable
+from tfm.model.training import diversification, loop, pace, rehearsal, selection, timetable
 from tfm.model.training.budget import describe_lateness, still_due, thinned
 from tfm.model.training.loop import train
 from tfm.model.training.material import Order
@@ -32,6 +32,8 @@ from tfm.model.training.signals import Interrupted
 from tfm.model.training.timetable import Timetable
 
 SmallOrder = Callable[..., Order]
+PHASES = {"backward_steps": 10, "forward_steps": 15}  # of 40, before the last
+MADE = ("back-translations.tsv", "forward-translations.tsv")
 TABLE = Timetable(10, 0.2, 50, 60.0, 0.1, 0.25)
 
 
@@ -42,6 +44,7 @@ class World:
     now: float = 1000.0
     step: float = 1.0
     validation: float = 2.0
+    translation: float = 3.0
     validations: list[float] = field(default_factory=list)  # when each ended
     stopped: float = 0.0  # the learning rate at which a test stopped a run
 
@@ -69,6 +72,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(loop, "train_step", world.taking(loop.train_step, "step"))
     for module in (loop, rehearsal, selection):
         monkeypatch.setattr(module, "validate", world.taking(module.validate, "validation"))
+    for module in (diversification, rehearsal):
+        monkeypatch.setattr(module, "search", world.taking(module.search, "translation"))
     return world
 
 
@@ -270,17 +275,84 @@ def test_a_step_counts_for_the_average_as_many_steps_as_it_stands_for(
     monkeypatch.setattr(MovingAverage, "update", spy)
     world.step = 2.0
     sit(small_order(tmp_path / "run", **recipe(ema_decay=0.9)), world)
-    assert sum(seen) == pytest.approx(40 - 1) and max(seen) > 1.5
+    assert sum(seen) == pytest.approx(40) and max(seen) > 1.5
+
+
+# Phases
+
+
+def phases_of(order: Order, world: World) -> tuple[list[str], Finished, Run]:
+    """Train, and return the phase that each step belonged to."""
+    names: list[str] = []
+    watch = Finished()
+    with prepare(replace(order, started=world.now), watch) as run:
+        watch.after = lambda report: names.append(run.phase.name)
+        train(run, watch)
+    return names, watch, run
+
+
+@pytest.mark.parametrize("step", [0.25, 2.0])
+def test_phases_keep_their_shares_and_translating_is_inside_the_time(
+    small_order: SmallOrder, world: World, tmp_path: Path, step: float
+) -> None:
+    world.step, world.validation = step, 0.5
+    order = small_order(tmp_path / "run", **recipe(**PHASES))
+    names, watch, run = phases_of(order, world)
+    assert 0.9 * 60 <= world.now - 1000 <= 60
+    assert list(dict.fromkeys(names)) == ["backward", "forward", "last"]
+    for name, steps in (("backward", 10), ("forward", 15), ("last", 15)):
+        assert names.count(name) / len(names) == pytest.approx(steps / 40, abs=0.12)
+    assert all((tmp_path / "run" / name).is_file() for name in MADE)
+    said = [note for note in watch.notes if note.startswith("--time: about ")]
+    assert "to translate the corpus 3 s" in said[0]
+    for begin in (names.index("forward"), names.index("last")):
+        before, first = watch.rates[begin - 1 : begin + 1]
+        warm = watch.rates[begin : begin + len(names) // 20]
+        assert before < max(watch.rates) / 2 and warm == sorted(warm), "each has its own schedule"
+        assert first < max(watch.rates)
+
+
+def test_a_phase_in_which_no_step_ends_makes_nothing(
+    small_order: SmallOrder, world: World, tmp_path: Path
+) -> None:
+    order = small_order(tmp_path / "run", **recipe(time=1.0, backward_steps=10, forward_steps=5))
+    names, _, run = phases_of(order, world)
+    assert names == ["backward", "backward", "last"] and list(run.made) == ["back-translations"]
+
+
+def test_a_longer_time_goes_on_in_the_phase_where_the_run_was(
+    small_order: SmallOrder, world: World, tmp_path: Path
+) -> None:
+    """What was made is not made again."""
+    phases_of(small_order(tmp_path / "run", **recipe(**PHASES)), world)
+    written = [(tmp_path / "run" / name).stat().st_mtime_ns for name in MADE]
+    order = small_order(tmp_path / "run", **recipe(time=180.0, **PHASES))
+    names, watch, run = phases_of(order, world)
+    assert set(names) == {"last"} and run.complete
+    assert watch.rates[0] < max(watch.rates) / 2, "from the beginning of the phase"
+    assert 0.9 * 180 <= world.now - 1000 <= 180
+    assert [(tmp_path / "run" / name).stat().st_mtime_ns for name in MADE] == written
+
+
+def test_a_run_with_phases_may_change_between_time_and_steps(
+    small_order: SmallOrder, world: World, tmp_path: Path
+) -> None:
+    for name, first, then in (("a", 60.0, 0.0), ("b", 0.0, 60.0)):
+        phases_of(small_order(tmp_path / name, **recipe(time=first, **PHASES)), world)
+        world.step = 0.25
+        order = small_order(tmp_path / name, **recipe(time=then, steps=400, **PHASES))
+        assert phases_of(order, world)[2].complete
 
 
 # Going on
 
 
+@pytest.mark.parametrize("phases", [{}, PHASES], ids=["one phase", "three"])
 def test_a_run_that_is_stopped_and_killed_ends_as_one_that_was_not(
-    small_order: SmallOrder, world: World, tmp_path: Path
+    small_order: SmallOrder, world: World, tmp_path: Path, phases: dict[str, int]
 ) -> None:
     def order(name: str) -> Order:
-        return small_order(tmp_path / name, **recipe())
+        return small_order(tmp_path / name, **recipe(**phases))
 
     def at(step: int, error: Exception) -> Callable[[StepReport], None]:
         def after(report: StepReport) -> None:
@@ -378,8 +450,6 @@ def test_what_is_no_length_of_time_is_wrong_usage(
 def test_wrong_settings_of_time_are_refused() -> None:
     with pytest.raises(SettingsError, match="`time` must be at least 0"):
         Settings.read(None, ["training.time=-1"])
-    with pytest.raises(SettingsError, match="`both_directions_steps` must be 0 beside `time`"):
-        Settings.read(None, ["training.time=60", "training.both_directions_steps=5"])
 
 
 def test_the_command_ends_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

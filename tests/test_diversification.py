@@ -142,7 +142,7 @@ def test_a_stop_while_it_translates_leaves_all_as_it_was(
 ) -> None:
     whole = train_small(tmp_path / "whole", **OPTIONS)
 
-    def stop(run: Run, asked: list[list[int]], check: Callable[[], None]) -> None:
+    def stop(run: Run, asked: object, settings: object, check: Callable[[], None]) -> None:
         signal.raise_signal(signal.SIGTERM)
         check()
         raise AssertionError("it goes on")

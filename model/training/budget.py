@@ -10,15 +10,17 @@ step covers as much of it as is needed for the last step that fits to reach 1:
 and again. The learning rate of step t is the recipe's at step share(t) N, validations and
 checkpoints come at the recipe's shares, and the moving average forgets what N steps would. What is
 decided is part of the state: a run that is stopped goes on by it. Of several processes the first
-one decides.
+one decides. Phases begin at the recipe's shares too, and there is time for the translations that
+they make; where a phase is so short that no step ends in it, there is nothing that it could make.
 """
 
 import math
 from dataclasses import replace
 
 from tfm.model.settings import TrainingSettings
-from tfm.model.training.rehearsal import time_validation
+from tfm.model.training.rehearsal import time_translation, time_validation
 from tfm.model.training.run import Run
+from tfm.model.training.schedule import translations_due
 from tfm.model.training.timetable import Timetable
 
 MARGIN = 0.01  # of the time stays free
@@ -41,14 +43,17 @@ def look_ahead(run: Run) -> Timetable:
     """Return the timetable from the present step on."""
     if run.timetable:
         return decide(run, run.timetable)
-    return begin(run, 0.0 if run.valid is None else time_validation(run, run.valid))
+    validation = 0.0 if run.valid is None else time_validation(run, run.valid)
+    translates = translations_due(0, run.settings.training) > 0
+    return begin(run, validation, time_translation(run) if translates else 0.0)
 
 
-def begin(run: Run, validation: float) -> Timetable:
+def begin(run: Run, validation: float, translation: float) -> Timetable:
     """Return the timetable before any step was seen: that of the recipe.
 
     Args:
         validation: about how many seconds one takes.
+        translation: about how many the translation of the training corpus takes, if it is due.
     """
     training = run.settings.training
     return Timetable(
@@ -59,6 +64,7 @@ def begin(run: Run, validation: float) -> Timetable:
         validate_every=thinned(training.validate_every, validation, VALIDATING, training),
         checkpoint_every=thinned(training.checkpoint_every, 0.0, SAVING, training),
         took_validation=validation,
+        took_translation=translation,
     )
 
 
@@ -75,6 +81,7 @@ def decide(run: Run, before: Timetable) -> Timetable:
         took_step=took_step,
         took_validation=validation,
         took_checkpoint=checkpoint,
+        took_translation=pace.translation or before.took_translation,
         validate_every=thinned(training.validate_every, validation, VALIDATING, training),
         checkpoint_every=thinned(training.checkpoint_every, checkpoint, SAVING, training),
     )
@@ -84,13 +91,17 @@ def decide(run: Run, before: Timetable) -> Timetable:
 
 
 def reserve(run: Run, timetable: Timetable) -> float:
-    """Return the seconds that validations and checkpoints take from here to the very end."""
+    """Return the seconds that all but the steps takes from here to the very end."""
     validations = still_due(timetable.share, timetable.validate_every) + 1
     if run.settings.training.average_last > 1:
         validations += 1  # of the mean of the last checkpoints
     checkpoints = still_due(timetable.share, timetable.checkpoint_every) + 3  # state and weights
+    training = run.settings.training
+    translations = translations_due(timetable.share * training.steps, training)
     return (
-        CAUTION * validations * timetable.took_validation + checkpoints * timetable.took_checkpoint
+        CAUTION * validations * timetable.took_validation
+        + CAUTION * translations * timetable.took_translation
+        + checkpoints * timetable.took_checkpoint
     )
 
 
@@ -126,7 +137,10 @@ def describe_lateness(run: Run) -> str | None:
     seconds, elapsed = run.settings.training.time, run.clock.elapsed
     if not seconds or elapsed <= seconds * (1 + MARGIN):
         return None
-    validation = f", {run.pace.validation:,.1f} s for a validation" if run.valid else ""
+    pace = run.pace
+    validation = f", {pace.validation:,.1f} s for a validation" if run.valid else ""
+    if pace.translation:
+        validation += f", {pace.translation:,.1f} s to translate the training corpus"
     return (
         f"--time: {seconds:g} s was too short: it took {elapsed:,.1f} s, of which "
         f"{run.prepared:,.1f} s to get ready{validation}; at least {LEAST} steps are taken, and "
@@ -137,10 +151,11 @@ def describe_lateness(run: Run) -> str | None:
 def describe(timetable: Timetable, settings: TrainingSettings) -> str:
     """Return how much of the recipe fits."""
     each = (1 - timetable.share) * settings.steps / max(timetable.last - timetable.step, 1)
-    validation = timetable.took_validation
+    validation, translation = timetable.took_validation, timetable.took_translation
     hint = "; training.validate_sentences can make validations shorter"
     return (
         f"--time: about {timetable.last:,} steps fit, each for {each:,.1f} of the recipe's "
         f"{settings.steps:,}; a validation takes about {validation:.1f} s"
+        + (f", to translate the corpus {translation:,.0f} s" if translation else "")
         + (hint if validation > VALIDATING * timetable.seconds else "")
     )

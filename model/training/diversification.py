@@ -18,12 +18,10 @@ from collections.abc import Callable
 from tfm.data.batching import Side
 from tfm.data.corpus import Pair
 from tfm.data.counts import counted
+from tfm.model.settings import DecodingSettings
 from tfm.model.training.made_pairs import read_made_pairs, write_made_pairs
 from tfm.model.training.run import Run
 from tfm.model.training.validation import best_translations
-
-# What is made after a phase, by the name of the phase.
-WHAT = {"backward": "back-translations", "forward": "forward-translations"}
 
 
 def translate_corpus(run: Run, what: str, check: Callable[[], None]) -> str:
@@ -54,19 +52,21 @@ def translate_corpus(run: Run, what: str, check: Callable[[], None]) -> str:
 
 def back_translations(run: Run, check: Callable[[], None]) -> list[Pair]:
     """Return (g(y), y) of all pairs; the network must be g."""
-    tokenizer, targets = run.tokenizer, sentences(run.corpus.target)
+    tokenizer, decoding = run.tokenizer, run.settings.decoding
+    targets = sentences(run.corpus.target)
     return [
         Pair(tokenizer.decode_source(source), tokenizer.decode_target(target))
-        for source, target in zip(search(run, targets, check), targets, strict=True)
+        for source, target in zip(search(run, targets, decoding, check), targets, strict=True)
     ]
 
 
 def forward_translations(run: Run, check: Callable[[], None]) -> list[Pair]:
     """Return (x, f(x)) of all pairs; the network must be f."""
-    tokenizer, sources = run.tokenizer, sentences(run.corpus.source)
+    tokenizer, decoding = run.tokenizer, run.settings.decoding
+    sources = sentences(run.corpus.source)
     return [
         Pair(tokenizer.decode_source(source), tokenizer.decode_target(target))
-        for source, target in zip(sources, search(run, sources, check), strict=True)
+        for source, target in zip(sources, search(run, sources, decoding, check), strict=True)
     ]
 
 
@@ -75,8 +75,10 @@ def sentences(side: Side) -> list[list[int]]:
     return [side.sentence(i).tolist() for i in range(len(side.offsets) - 1)]
 
 
-def search(run: Run, asked: list[list[int]], check: Callable[[], None]) -> list[list[int]]:
-    """Return the best translation of each sentence, by the search that `[decoding]` asks for.
+def search(
+    run: Run, asked: list[list[int]], settings: DecodingSettings, check: Callable[[], None]
+) -> list[list[int]]:
+    """Return the best translation of each sentence, by the search that `settings` ask for.
 
     Weights, averaged where there is an average, and training mode stay as they are.
     """
@@ -84,6 +86,6 @@ def search(run: Run, asked: list[list[int]], check: Callable[[], None]) -> list[
     learner.model.eval()
     try:
         with learner.averaged():
-            return best_translations(learner, asked, run.settings.decoding, forbidden, check)
+            return best_translations(learner, asked, settings, forbidden, check)
     finally:
         learner.model.train()

@@ -11,22 +11,20 @@ from dataclasses import asdict
 from tfm.model.checkpoint import save_weights
 from tfm.model.memory import give_back_freed_memory
 from tfm.model.training.budget import LEAST, describe, foresee_end, keep_time
-from tfm.model.training.diversification import WHAT, translate_corpus
+from tfm.model.training.diversification import translate_corpus
 from tfm.model.training.postmortem import dissect
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import (
+    WHAT,
     begins_phase,
     learning_rate,
     learns_the_way_back,
-    phase_of,
-    rate_at,
 )
 from tfm.model.training.selection import Outcome, finish
 from tfm.model.training.signals import Interrupted, StopSignals
 from tfm.model.training.state import BatchStream, Sums
 from tfm.model.training.step import Diverged, StepResult, train_step
-from tfm.model.training.timetable import recipe_step
 from tfm.model.training.validation import ValidationSet, validate
 
 LOG_EVERY = 10  # steps
@@ -64,7 +62,7 @@ def _train(run: Run, reporter: Reporter, signals: StopSignals) -> Outcome:
         keep_time(run)
         if run.timetable and run.progress.step == SEEN:
             reporter.on_note(describe(run.timetable, settings))
-        if begins_phase(run.progress.step + 1, settings):
+        if begins_phase(run.next_stretch, settings):
             begin_phase(run, stream, reporter, signals)
         learn(run, stream, reporter)
         if run.progress.step == LEAST and (shortage := foresee_end(run)):
@@ -81,7 +79,7 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
     progress = run.progress
     if progress.settled:
         return
-    backward = learns_the_way_back(progress.step, run.settings.training)
+    backward = learns_the_way_back(run.place, run.settings.training)
     if run.valid is not None and run.event_due("validation") and not backward:
         measure(run, run.valid, reporter, signals)
     progress.settled = True
@@ -95,11 +93,13 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
 
 def begin_phase(run: Run, stream: BatchStream, reporter: Reporter, signals: StopSignals) -> None:
     """Go over to the next phase: an epoch of its own, and whatever it is to learn from."""
-    progress, settings = run.progress, run.settings.training
-    if what := WHAT.get(phase_of(progress.step, settings).name):
+    progress = run.progress
+    if what := WHAT.get(run.phase.name):
         reporter.on_pause("translating the training corpus")
-        reporter.on_note(translate_corpus(run, what, signals.check))
-        stream.of_epoch = run.corpus_of_epochs(settings)
+        with run.pace.of("translation"):
+            reporter.on_note(translate_corpus(run, what, signals.check))
+        stream.of_epoch = run.corpus_of_epochs(run.settings.training)
+    run.learner.restart()
     stream.next_epoch()
     progress.snapshots = []  # a mean with weights of before would be of no use
     progress.validations_without_best = 0
@@ -109,13 +109,13 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
     """Take one step and log it."""
     begin = time.perf_counter()
     settings, progress = run.settings.training, run.progress
-    step = progress.step + 1
-    rate, counts = rate_of(run, step)
+    step, stretch = progress.step + 1, run.next_stretch
+    rate = learning_rate(stretch.after, settings)
     batches = stream.take(settings.accumulate, ranks=run.learner.ranks)
     whole = run.learner.too_large is None
     try:
         result = train_step(
-            run.learner, batches, settings, step=step, learning_rate=rate, counts=counts
+            run.learner, batches, settings, step=step, learning_rate=rate, stretch=stretch
         )
     except Diverged as error:
         raise dissect(run, batches, error) from None
@@ -130,15 +130,6 @@ def learn(run: Run, stream: BatchStream, reporter: Reporter) -> None:
     progress.since_log.add(result, batches, seconds)
     run.pace.add_step(seconds)
     log(run, result, rate, stream.epochs, reporter)
-
-
-def rate_of(run: Run, step: int) -> tuple[float, float]:
-    """Return the learning rate of `step`, and how many steps of the recipe it stands for."""
-    settings, timetable = run.settings.training, run.timetable
-    if timetable is None:
-        return learning_rate(step, settings), 1.0
-    now, before = (recipe_step(timetable, s, settings) for s in (step, step - 1))
-    return rate_at(now, settings.steps, settings), now - before
 
 
 def log(run: Run, result: StepResult, rate: float, epoch: float, reporter: Reporter) -> None:

@@ -30,13 +30,13 @@ class MovingAverage:
         self.model, self.decay = model, decay
         self.weights = {name: weight.clone() for name, weight in weights_of(model).items()}
 
-    def update(self, step: int, *, counts: float = 1.0) -> None:
+    def update(self, step: float, *, counts: float = 1.0) -> None:
         """Move towards the weights that the model has after `step`, counted from 1.
 
         Args:
             counts: how many steps it stands for: d is raised to this power.
         """
-        decay = min(self.decay**counts, (1 + step) / (10 + step))
+        decay = min(self.decay, (1 + step) / (10 + step)) ** counts
         trained = list(weights_of(self.model).values())
         torch._foreach_lerp_(list(self.weights.values()), trained, 1 - decay)
 

@@ -10,17 +10,19 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from tfm.model.settings import TrainingSettings
+from tfm.model.training.schedule import translations_due
 
 LATEST = 100  # steps that the pace is the mean of
 
 
 @dataclass
 class Pace:
-    """Seconds that steps, validations and checkpoints took lately; 0 where none was seen."""
+    """Seconds that a step and other parts of a run took lately; 0 where none was seen."""
 
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
     validation: float = 0.0
     checkpoint: float = 0.0
+    translation: float = 0.0  # of the training corpus
     warm: bool = False  # whether a step was seen; the first one is slow and does not count
 
     def add_step(self, seconds: float) -> None:
@@ -36,13 +38,13 @@ class Pace:
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
-        """Time the context as the latest `part`, "validation" or "checkpoint"."""
+        """Time the context as the latest `part`: "validation", "checkpoint" or "translation"."""
         begin = perf_counter()
         yield
         setattr(self, part, perf_counter() - begin)
 
     def seconds_left(self, step: int, settings: TrainingSettings) -> float:
-        """Return what is left after `step`: steps, validations, checkpoints and the choice."""
+        """Return what is left after `step`: steps and what comes between them, and the choice."""
         steps = settings.steps
         validations = validations_due(step, settings)
         checkpoints = times_due(step, steps, settings.checkpoint_every)
@@ -50,6 +52,7 @@ class Pace:
             max(steps - step, 0) * self.step
             + (validations + 1) * self.validation  # one more, of the mean of the last checkpoints
             + (checkpoints + 1) * self.checkpoint
+            + translations_due(step, settings) * self.translation
         )
 
 

@@ -1,7 +1,6 @@
 """What training would do and cost, for `tfm train --dry-run`: all but the first file is made."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 
 from tfm.data.batching import epoch_batches
@@ -9,14 +8,13 @@ from tfm.data.counts import counted
 from tfm.model.ranks import Place
 from tfm.model.training.budget import begin, decide, describe
 from tfm.model.training.directory import RunDirectory, holds_run
-from tfm.model.training.diversification import WHAT
 from tfm.model.training.material import Material, Order, gather
 from tfm.model.training.pace import validations_due
 from tfm.model.training.recipe import Machine, assemble, find_run
 from tfm.model.training.rehearsal import STEPS, Memory, Rehearsal, rehearse
 from tfm.model.training.reporting import Reporter
 from tfm.model.training.run import Run
-from tfm.model.training.schedule import phase_of, phases
+from tfm.model.training.schedule import WHAT, phases, translations_due
 from tfm.model.training.state import Progress
 from tfm.model.transformer import Transformer
 
@@ -53,9 +51,9 @@ def plan(order: Order, reporter: Reporter) -> Run:
     if not training.time:
         reporter.on_note(describe_time(run, rehearsal, done=done))
         return run
-    run.pace = rehearsal.pace
+    run.pace = pace = rehearsal.pace
     run.clock.before -= rehearsal.trial  # training has no trial before the steps that fit
-    timetable = decide(run, run.timetable or begin(run, rehearsal.pace.validation))
+    timetable = decide(run, run.timetable or begin(run, pace.validation, pace.translation))
     reporter.on_note(describe_steps(run, material, timetable.last, done=done))
     length = timedelta(seconds=round(training.time))
     reporter.on_note(f"time: {length}, as asked; {describe(timetable, training)}")
@@ -92,9 +90,9 @@ def describe_steps(run: Run, material: Material, last: int, *, done: int) -> str
     corpus, tokens = material.corpus, training.batch_tokens
     cut = epoch_batches(corpus, batch_tokens=tokens, seed=training.seed, epoch=0)
     epochs, made = 0.0, 0
-    for name, steps in phases(replace(training, steps=last)):
+    for name, steps in phases(training):
         times = 2 if name == "both directions" else 1 + made  # pairs made are as long, about
-        epochs += steps * each / (times * len(cut))
+        epochs += steps * last / training.steps * each / (times * len(cut))
         made += name in WHAT
     number = "one batch" if each == 1 else f"{each} batches"
     before = f", {min(done, last):,} of them done" if done else ""
@@ -130,9 +128,9 @@ def describe_time(run: Run, rehearsal: Rehearsal, *, done: int) -> str:
     if run.valid is not None:
         validations = counted(validations_due(done, training), "validation")
         parts += f", {validations} of about {pace.validation:,.1f} s and one at the end"
-    before_last = phase_of(done, training).name != "last"
-    if before_last and any(name in WHAT for name, _ in phases(training)):
-        parts += "; to translate the training corpus comes on top"
+    if due := translations_due(done, training):
+        times = f"{counted(due, 'translation')} of the training corpus"
+        parts += f", {times} of about {pace.translation:,.0f} s"
     return (
         f"time: about {length}: {parts}; {rehearsal.tokens_per_s:,.0f} tokens/s "
         f"in {STEPS} trial steps"

@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 
 from tfm.data.batching import Batch, Ints, make_batch
+from tfm.model.training.diversification import search, sentences
 from tfm.model.training.pace import Pace
 from tfm.model.training.run import Run
-from tfm.model.training.schedule import learning_rate
+from tfm.model.training.schedule import learning_rate, translations_due
 from tfm.model.training.state import BatchStream
 from tfm.model.training.step import Learner, train_step
 from tfm.model.training.validation import ValidationSet, validate
 
 WARM_UP = 2  # steps before the clock runs
 STEPS = 10  # under the clock
-SENTENCES = 100  # of the validation set, under the clock
+SENTENCES = 100  # translated under the clock
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,11 @@ class Rehearsal:
 
 
 def rehearse(run: Run) -> Rehearsal:
-    """Take a few steps on batches of the run, and validate on a part of its validation set.
+    """Take a few steps on batches of the run, validate on a part of its validation set, and
+    translate a part of the training corpus if that is to come.
 
     Nothing is written, but the learner is another one after it: use it for nothing else. A run that
-    goes on within its time knows what a validation takes, and tries none.
+    goes on within its time knows what the last two take, and does not try them.
     """
     run.learner.model.train()
     stream = run.stream()
@@ -73,6 +75,8 @@ def rehearse(run: Run) -> Rehearsal:
         tokens += sum(batch.tokens for batch in batches)
     if run.valid is not None and run.timetable is None:
         pace.validation = time_validation(run, run.valid)
+    if run.timetable is None and translations_due(run.place, run.settings.training):
+        pace.translation = time_translation(run)
     return Rehearsal(measure_memory(run.learner, largest(stream)), pace, tokens / sum(pace.steps))
 
 
@@ -97,6 +101,16 @@ def time_validation(run: Run, valid: ValidationSet) -> float:
     seconds = time.perf_counter() - begin
     whole = len(valid.corpus) + len(valid.pairs)
     return seconds * whole / (len(part.corpus) + len(part.pairs))
+
+
+def time_translation(run: Run) -> float:
+    """Return about how many seconds it takes to translate the training corpus; see above."""
+    asked = sentences(run.corpus.source)
+    part = asked[:: max(1, len(asked) // SENTENCES)][:SENTENCES]
+    settings = replace(run.settings.decoding, max_length_ratio=1.0)
+    begin = time.perf_counter()
+    search(run, part, settings, lambda: None)
+    return (time.perf_counter() - begin) * len(asked) / len(part)
 
 
 def largest(stream: BatchStream) -> Batch:

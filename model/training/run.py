@@ -20,7 +20,7 @@ from tfm.model.training.identity import Identity
 from tfm.model.training.made_pairs import same_made_pairs
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.pace import Pace
-from tfm.model.training.schedule import learns_the_way_back, phase_of
+from tfm.model.training.schedule import Phase, Stretch, learns_the_way_back, phase_of
 from tfm.model.training.state import (
     BatchStream,
     Progress,
@@ -104,7 +104,12 @@ class Run:
         self.clock.before = before.spent
         timetable, seconds = before.timetable, self.settings.training.time
         if timetable and seconds and seconds != timetable.seconds:
-            timetable = timetable.rescaled(before.step, seconds)
+            training = self.settings.training
+            begin = phase_of(before.place(before.step, training), training).begin
+            # In the middle of the first step: its pairs are made, and the place before it is not
+            # of this phase.
+            least = (begin + 0.5) / training.steps if begin else 0.0
+            timetable = timetable.rescaled(before.step, seconds, least=least)
         self.progress.timetable = timetable
 
     def describe_position(self, stream: BatchStream) -> str:
@@ -147,6 +152,23 @@ class Run:
         return self.progress.timetable if self.settings.training.time else None
 
     @property
+    def place(self) -> float:
+        """How many steps of the recipe are done."""
+        return self.progress.place(self.progress.step, self.settings.training)
+
+    @property
+    def next_stretch(self) -> Stretch:
+        """The part of the recipe that the next step stands for."""
+        return Stretch(
+            self.place, self.progress.place(self.progress.step + 1, self.settings.training)
+        )
+
+    @property
+    def phase(self) -> Phase:
+        """Where the recipe is."""
+        return phase_of(self.place, self.settings.training)
+
+    @property
     def last_step(self) -> int:
         """The step to end with, as far as is known."""
         return self.timetable.last if self.timetable else self.settings.training.steps
@@ -155,8 +177,8 @@ class Run:
     def out_of_patience(self) -> bool:
         """Whether as many validations as `patience` brought no new best, in the last phase."""
         training, progress = self.settings.training, self.progress
-        last_phase = phase_of(progress.step, training).name == "last"
-        return last_phase and 0 < training.patience <= progress.validations_without_best
+        patience = training.patience if self.phase.name == "last" else 0
+        return 0 < patience <= progress.validations_without_best
 
     def due(self, every: int) -> bool:
         """Return whether something that happens `every` so many steps happens now."""
@@ -217,7 +239,7 @@ class Run:
         if self.snapshots_kept:
             save_weights(self.directory.snapshot(progress.step), model, self.about_weights())
         if self.valid is None:
-            if not learns_the_way_back(progress.step, self.settings.training):
+            if not learns_the_way_back(self.place, self.settings.training):
                 with self.learner.averaged():
                     save_weights(self.directory.weights, model, self.about_weights())
             self.draw()

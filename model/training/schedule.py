@@ -1,4 +1,8 @@
-"""Phase and learning rate, pure functions of the step: there is no scheduler with a state."""
+"""Phase and learning rate, pure functions of the place: there is no scheduler with a state.
+
+The place is how many steps of the recipe are done: the step itself, unless the time is limited;
+then a step stands for more of them or less than one (`budget.py`).
+"""
 
 import math
 from typing import Literal, NamedTuple
@@ -7,13 +11,29 @@ from tfm.model.settings import TrainingSettings
 
 Name = Literal["both directions", "backward", "forward", "last"]
 
+# What is made after a phase, by the name of the phase (`diversification.py`).
+WHAT = {"backward": "back-translations", "forward": "forward-translations"}
+
 
 class Phase(NamedTuple):
-    """A step counted within its phase, from 1, and the steps of the phase."""
+    """A place counted within its phase, the steps of the phase, and the place it begins at."""
 
     name: Name
-    step: int
+    step: float
     steps: int
+    begin: int
+
+
+class Stretch(NamedTuple):
+    """The part of the recipe that one step stands for, between two places."""
+
+    before: float
+    after: float
+
+    @classmethod
+    def of(cls, step: int) -> "Stretch":
+        """Return that of `step`, counted from 1, where the time is not limited."""
+        return cls(step - 1, step)
 
 
 def phases(settings: TrainingSettings) -> list[tuple[Name, int]]:
@@ -27,28 +47,39 @@ def phases(settings: TrainingSettings) -> list[tuple[Name, int]]:
     return [*((name, steps) for name, steps in before if steps), ("last", last)]
 
 
-def phase_of(step: int, settings: TrainingSettings) -> Phase:
-    """Return where `step`, counted from 1, stands: each phase has its own schedule."""
-    *before, (last, steps) = phases(settings)
-    for name, length in before:
-        if step <= length:
-            return Phase(name, step, length)
-        step -= length
-    return Phase(last, step, steps)
+def phase_of(place: float, settings: TrainingSettings) -> Phase:
+    """Return where `place` stands: each phase has its own schedule."""
+    begin = 0
+    *before, (last, last_steps) = phases(settings)
+    for name, steps in before:
+        if place <= begin + steps:
+            return Phase(name, place - begin, steps, begin)
+        begin += steps
+    return Phase(last, place - begin, last_steps, begin)
 
 
-def learns_the_way_back(step: int, settings: TrainingSettings) -> bool:
-    """Return whether the network after `step` is one for the way back, which no user wants."""
-    return phase_of(step, settings).name == "backward"
+def learns_the_way_back(place: float, settings: TrainingSettings) -> bool:
+    """Return whether the network at `place` is one for the way back, which no user wants."""
+    return phase_of(place, settings).name == "backward"
 
 
-def begins_phase(step: int, settings: TrainingSettings) -> bool:
-    """Return whether another phase than the first begins with `step`."""
-    return step > 1 and phase_of(step, settings).step == 1
+def begins_phase(stretch: Stretch, settings: TrainingSettings) -> bool:
+    """Return whether a step enters another phase than the first."""
+    before, after = (phase_of(place, settings).name for place in stretch)
+    return stretch.before > 0 and before != after
 
 
-def learning_rate(step: int, settings: TrainingSettings) -> float:
-    """Return the learning rate of `step`, counted from 1.
+def translations_due(place: float, settings: TrainingSettings) -> int:
+    """Count how often the corpus is still to be translated, at the end of a phase."""
+    end, due = 0, 0
+    for name, steps in phases(settings):
+        end += steps
+        due += name in WHAT and place <= end
+    return due
+
+
+def learning_rate(place: float, settings: TrainingSettings) -> float:
+    """Return the learning rate of the step that ends at `place`, 1 for the first.
 
     Both schedules rise linearly to the peak `learning_rate` at step `warmup_steps`. Then
 
@@ -58,12 +89,8 @@ def learning_rate(step: int, settings: TrainingSettings) -> float:
 
     Each phase has this schedule by itself: it starts anew from the weights of the one before.
     """
-    phase = phase_of(step, settings)
-    return rate_at(phase.step, phase.steps, settings)
-
-
-def rate_at(step: float, steps: int, settings: TrainingSettings) -> float:
-    """Return the learning rate at `step`, 1 at least, of a schedule of `steps` steps."""
+    _, step, steps, _ = phase_of(place, settings)
+    step = max(step, 1)  # a part of the first step has the rate of the whole
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if step < warmup:
         return peak * step / warmup

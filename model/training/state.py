@@ -97,6 +97,12 @@ class Progress:
     timetable: Timetable | None = None  # where the time is limited
     more_steps: int | None = None  # of the order that set the last step, if it was to add steps
 
+    def place(self, step: int, settings: TrainingSettings) -> float:
+        """Return how many steps of the recipe are done after `step`, the present or the next."""
+        if self.timetable is None or not settings.time:
+            return step
+        return self.timetable.at(step) * settings.steps
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Progress":
         """Read what `dataclasses.asdict` gave."""
@@ -123,7 +129,7 @@ class BatchStream:
     ) -> None:
         self.of_epoch = corpus if callable(corpus) else lambda _: corpus
         self.settings, self.progress = settings, progress
-        self._begin_epoch(step=max(progress.step, 1))
+        self._begin_epoch(step=progress.step)
 
     def take(self, count: int, *, ranks: Ranks = ALONE) -> list[Batch]:
         """Return the next `count` batches of this rank, and move the position behind all ranks'.
@@ -152,7 +158,7 @@ class BatchStream:
         return progress.epoch + 1 - left * (1 - done)
 
     def _next(self) -> Ints:
-        if self.progress.batch == len(self.epoch_order):
+        if self.progress.batch >= len(self.epoch_order):  # more: other settings began it
             self.next_epoch()
         indices = self.epoch_order[self.progress.batch]
         self.progress.batch += 1
@@ -167,8 +173,9 @@ class BatchStream:
     def _begin_epoch(self, *, step: int) -> None:
         """Cut the epoch that `step` learns from into batches."""
         corpus = self.of_epoch(self.progress.epoch)
+        phase = phase_of(self.progress.place(step, self.settings), self.settings)
         learned = {"both directions": corpus.both_directions, "backward": corpus.backward}
-        self.corpus = learned.get(phase_of(step, self.settings).name, lambda: corpus)()
+        self.corpus = learned.get(phase.name, lambda: corpus)()
         self.epoch_order = epoch_batches(
             self.corpus,
             batch_tokens=self.settings.batch_tokens,

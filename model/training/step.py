@@ -21,7 +21,7 @@ from tfm.model.training.micro_batches import accumulate, count_target_tokens
 from tfm.model.training.moving_average import MovingAverage
 from tfm.model.training.objective import DeviceBatch, Objective
 from tfm.model.training.randomness import seed_step
-from tfm.model.training.schedule import begins_phase, phase_of
+from tfm.model.training.schedule import Stretch, phase_of
 from tfm.model.transformer import Transformer
 
 EPSILON = 1e-9  # Adam's (paper, section 5.3)
@@ -138,7 +138,7 @@ def train_step(
     *,
     step: int,
     learning_rate: float,
-    counts: float = 1.0,
+    stretch: Stretch | None = None,
 ) -> StepResult:
     """Take one optimizer step on the mean loss per target token of all `batches` together.
 
@@ -146,15 +146,13 @@ def train_step(
     It depends on its arguments only: the random numbers are those of (seed, step, rank).
 
     Args:
-        counts: how many steps of the recipe it stands for, to the moving average.
+        stretch: the part of the recipe that it stands for, to the moving average; None: one step.
 
     Raises:
         Diverged: before the weights change, if the loss or the gradient is not finite.
         TooLarge: if the GPU's memory is too small for a single pair.
     """
     ranks = learner.ranks
-    if begins_phase(step, settings):
-        learner.restart()
     target_tokens, source_tokens = count_all_tokens(ranks, batches)
     sums = accumulate(
         learner, batches, target_tokens, lambda: seed_step(settings.seed, step, rank=ranks.rank)
@@ -168,7 +166,8 @@ def train_step(
     _require_finite(learner, result, step=step)
     _update(learner, learning_rate)
     if learner.average:
-        learner.average.update(phase_of(step, settings).step, counts=counts)
+        before, after = stretch or Stretch.of(step)
+        learner.average.update(phase_of(after, settings).step, counts=after - before)
     return result
 
 

@@ -5,8 +5,6 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tfm.model.settings import TrainingSettings
-
 DECISIONS = 50  # while the steps done double, or while those to come halve
 
 Event = Literal["validation", "checkpoint"]
@@ -44,7 +42,8 @@ class Timetable:
         last: the step to end with.
         seconds: the whole time.
         every: shares of the schedule between two validations, and between two checkpoints.
-        took: seconds of a step, a validation and a checkpoint, for a sitting that has seen none.
+        took: seconds of a step, of a validation, of a checkpoint and to translate the training
+            corpus, for a sitting that has seen none.
     """
 
     step: int
@@ -56,6 +55,7 @@ class Timetable:
     took_step: float = 0.0
     took_validation: float = 0.0
     took_checkpoint: float = 0.0
+    took_translation: float = 0.0
 
     def at(self, step: int) -> float:
         """Return the share of the schedule that is done after `step`."""
@@ -73,13 +73,13 @@ class Timetable:
         """Return whether it is time to decide anew."""
         return step - self.step >= max(1, min(self.step, self.last - self.step) // DECISIONS)
 
-    def rescaled(self, step: int, seconds: float) -> "Timetable":
-        """Return the timetable for another length of time, from `step` on."""
+    def rescaled(self, step: int, seconds: float, *, least: float = 0.0) -> "Timetable":
+        """Return the timetable for another length of time, from `step` on.
+
+        Args:
+            least: the share of the schedule behind which it does not go back.
+        """
         ratio = seconds / self.seconds
-        share, last = min(self.at(step) / ratio, 1.0), max(step, round(self.last * ratio))
+        share = max(min(self.at(step) / ratio, 1.0), least)
+        last = max(step, round(self.last * ratio))
         return replace(self, step=step, share=share, last=last, seconds=seconds)
-
-
-def recipe_step(timetable: Timetable, step: int, settings: TrainingSettings) -> float:
-    """Return which step of the recipe `step` stands for, 1 at least."""
-    return max(1.0, timetable.at(step) * settings.steps)
