@@ -90,10 +90,10 @@ def learning_rate(place: float, settings: TrainingSettings) -> float:
     Each phase has this schedule by itself: it starts anew from the weights of the one before.
     """
     _, step, steps, _ = phase_of(place, settings)
-    step = max(step, 1)  # a part of the first step has the rate of the whole
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if step < warmup:
         return peak * step / warmup
+    step = max(step, 1)  # a part of the first step has the rate of the whole
     if settings.schedule == "inverse_sqrt":
         return peak * math.sqrt(max(warmup, 1) / step)
     progress = (step - warmup) / max(steps + 1 - warmup, 1)
