@@ -191,8 +191,12 @@ def describe_end(run: "Run") -> str:
             f"{run.directory.path}: finished at step {step:,}, after {validations} "
             f"without a new best; --set training.patience=0 goes on"
         )
-    longer = " or a longer --time" if run.timetable else ""
-    return f"{run.directory.path}: finished, {counted(step, 'step')}; --steps +N{longer} goes on"
+    finished = f"{run.directory.path}: finished, {counted(step, 'step')}"
+    if run.timetable is None:
+        return f"{finished}; --steps +N goes on"
+    if run.settings.training.phased:
+        return f"{finished}; its phases have had their shares of the time, and it cannot go on"
+    return f"{finished}; --steps +N or a longer --time goes on"
 
 
 def describe_outcome(run: "Run", outcome: "Outcome") -> Iterator[str]:

@@ -163,7 +163,8 @@ def _require_model_directory(directory: Path) -> None:
     if missing == [WEIGHTS] and (directory / "checkpoints").is_dir():
         raise CheckpointError(
             f"{directory}: no {WEIGHTS} yet; training writes it at its first validation, or at its "
-            "first checkpoint where there is no validation corpus"
+            "first checkpoint where there is no validation corpus, but not while it learns the way "
+            "back"
         )
     if missing:
         raise CheckpointError(

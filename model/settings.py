@@ -115,8 +115,9 @@ class TrainingSettings:
     """`[training]`: the recipe."""
 
     steps: int = 10_000
-    # Above 0, training takes so many seconds (`--time`); `steps` then says only what the schedule
-    # looks like, which is bent to the steps that fit (`tfm.model.training.budget`).
+    # Above 0, training takes so many seconds (`--time`); `steps` and the steps of phases then say
+    # only what the schedule looks like, which is bent to the steps that fit
+    # (`tfm.model.training.budget`).
     time: float = 0.0
     batch_tokens: int = 4096  # sentences times the longest side of any of them, padding included
     accumulate: int = 1  # batches per step; the loss is normalised over all their target tokens
@@ -171,6 +172,11 @@ class TrainingSettings:
     gradient_checkpointing: bool = False
     # Write the records of metrics.jsonl into DIR/tensorboard too; needs tfm[tensorboard].
     tensorboard: bool = False
+
+    @property
+    def phased(self) -> bool:
+        """Whether the recipe has more than one phase."""
+        return any(getattr(self, key) for key in PHASES)
 
     def __post_init__(self) -> None:
         for key in (

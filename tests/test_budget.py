@@ -14,7 +14,7 @@ import torch
 
 from tfm.cli.main import main
 from tfm.cli.options import _parse_time
-from tfm.data.errors import SettingsError
+from tfm.data.errors import CheckpointError, SettingsError
 from tfm.model.checkpoint import load_model
 from tfm.model.settings import Settings, TrainingSettings
 from tfm.model.tensor_file import read_tensors
@@ -304,7 +304,7 @@ def test_phases_keep_their_shares_and_translating_is_inside_the_time(
         assert names.count(name) / len(names) == pytest.approx(steps / 40, abs=0.12)
     assert all((tmp_path / "run" / name).is_file() for name in MADE)
     said = [note for note in watch.notes if note.startswith("--time: about ")]
-    assert "to translate the corpus 3 s" in said[0]
+    assert "to translate the corpus about 3 s" in said[0]
     for begin in (names.index("forward"), names.index("last")):
         before, first = watch.rates[begin - 1 : begin + 1]
         warm = watch.rates[begin : begin + len(names) // 20]
@@ -315,33 +315,44 @@ def test_phases_keep_their_shares_and_translating_is_inside_the_time(
 def test_a_phase_in_which_no_step_ends_makes_nothing(
     small_order: SmallOrder, world: World, tmp_path: Path
 ) -> None:
+    world.translation = 0.125
     order = small_order(tmp_path / "run", **recipe(time=1.0, backward_steps=10, forward_steps=5))
     names, _, run = phases_of(order, world)
     assert names == ["backward", "backward", "last"] and list(run.made) == ["back-translations"]
 
 
-def test_a_longer_time_goes_on_in_the_phase_where_the_run_was(
+def test_where_translating_would_take_most_of_the_time_it_is_left_out(
     small_order: SmallOrder, world: World, tmp_path: Path
 ) -> None:
-    """What was made is not made again."""
-    phases_of(small_order(tmp_path / "run", **recipe(**PHASES)), world)
-    written = [(tmp_path / "run" / name).stat().st_mtime_ns for name in MADE]
-    order = small_order(tmp_path / "run", **recipe(time=180.0, **PHASES))
+    world.translation = 15.5  # twice, of a minute
+    order = small_order(tmp_path / "run", **recipe(**PHASES))
     names, watch, run = phases_of(order, world)
-    assert set(names) == {"last"} and run.complete
-    assert watch.rates[0] < max(watch.rates) / 2, "from the beginning of the phase"
-    assert 0.9 * 180 <= world.now - 1000 <= 180
-    assert [(tmp_path / "run" / name).stat().st_mtime_ns for name in MADE] == written
+    assert world.now - 1000 <= 60 and not run.made
+    assert list(dict.fromkeys(names)) == ["backward", "forward", "last"]
+    [said] = [note for note in watch.notes if note.startswith("--time: about ")]
+    assert "no time to translate the corpus, which takes about 16 s" in said
 
 
-def test_a_run_with_phases_may_change_between_time_and_steps(
+def test_a_run_with_phases_keeps_its_time_and_what_that_is_a_share_of(
     small_order: SmallOrder, world: World, tmp_path: Path
 ) -> None:
-    for name, first, then in (("a", 60.0, 0.0), ("b", 0.0, 60.0)):
-        phases_of(small_order(tmp_path / name, **recipe(time=first, **PHASES)), world)
-        world.step = 0.25
-        order = small_order(tmp_path / name, **recipe(time=then, steps=400, **PHASES))
-        assert phases_of(order, world)[2].complete
+    """Otherwise it would go on in another phase than the one where it stopped."""
+
+    def stop(report: StepReport) -> None:
+        if report.step == 4:
+            raise Interrupted(15)
+
+    def order(**options: Any) -> Order:
+        return small_order(tmp_path / "run", **recipe(**PHASES, **options))
+
+    with pytest.raises(Interrupted):
+        sit(order(), world, stop)
+    for options in ({"time": 30.0}, {"time": 0.0}, {"steps": 80}):
+        [key] = options
+        with pytest.raises(CheckpointError, match=f"training.{key} must not change"):
+            sit(order(**options), world)
+    run, _, outcome = sit(order(), world)
+    assert outcome is not None and run.complete
 
 
 # Going on

@@ -10,8 +10,8 @@ step covers as much of it as is needed for the last step that fits to reach 1:
 and again. The learning rate of step t is the recipe's at step share(t) N, validations and
 checkpoints come at the recipe's shares, and the moving average forgets what N steps would. What is
 decided is part of the state: a run that is stopped goes on by it. Of several processes the first
-one decides. Phases begin at the recipe's shares too, and there is time for the translations that
-they make; where a phase is so short that no step ends in it, there is nothing that it could make.
+one decides. Phases begin at the recipe's shares too. The translations that they end with are inside
+the time, unless they would take more than half of it: then there are none.
 """
 
 import math
@@ -26,6 +26,7 @@ from tfm.model.training.timetable import Timetable
 MARGIN = 0.01  # of the time stays free
 CAUTION = 1.1  # a validation may take longer than the last one did: the very last ones count
 VALIDATING, SAVING = 0.2, 0.1  # shares of the time that validations and checkpoints may take
+TRANSLATING = 0.5  # the share that all translations of the training corpus together may take
 LEAST = 3  # steps, however short the time is: the first one is slow and says nothing
 
 
@@ -56,6 +57,7 @@ def begin(run: Run, validation: float, translation: float) -> Timetable:
         translation: about how many the translation of the training corpus takes, if it is due.
     """
     training = run.settings.training
+    most = TRANSLATING * training.time
     return Timetable(
         step=run.progress.step,
         share=0.0,
@@ -65,6 +67,7 @@ def begin(run: Run, validation: float, translation: float) -> Timetable:
         checkpoint_every=thinned(training.checkpoint_every, 0.0, SAVING, training),
         took_validation=validation,
         took_translation=translation,
+        translates=translations_due(0, training) * translation <= most,
     )
 
 
@@ -92,17 +95,31 @@ def decide(run: Run, before: Timetable) -> Timetable:
 
 def reserve(run: Run, timetable: Timetable) -> float:
     """Return the seconds that all but the steps takes from here to the very end."""
-    validations = still_due(timetable.share, timetable.validate_every) + 1
+    validations = validations_still_due(timetable, run.settings.training) + 1
     if run.settings.training.average_last > 1:
         validations += 1  # of the mean of the last checkpoints
     checkpoints = still_due(timetable.share, timetable.checkpoint_every) + 3  # state and weights
-    training = run.settings.training
-    translations = translations_due(timetable.share * training.steps, training)
+    translations = translations_to_come(timetable, run.settings.training)
     return (
         CAUTION * validations * timetable.took_validation
         + CAUTION * translations * timetable.took_translation
         + checkpoints * timetable.took_checkpoint
     )
+
+
+def validations_still_due(timetable: Timetable, training: TrainingSettings) -> int:
+    """Count the validations from here to the end; the way back is not measured."""
+    every = timetable.validate_every
+    begin = training.both_directions_steps / training.steps
+    end = begin + training.backward_steps / training.steps
+    after = [still_due(max(share, timetable.share), every) for share in (0.0, begin, end)]
+    return after[0] - after[1] + after[2]
+
+
+def translations_to_come(timetable: Timetable, training: TrainingSettings) -> int:
+    """Count how often the training corpus is still translated."""
+    due = translations_due(timetable.share * training.steps, training)
+    return due if timetable.translates else 0
 
 
 def still_due(share: float, every: float) -> int:
@@ -124,11 +141,13 @@ def foresee_end(run: Run) -> str | None:
     if run.timetable is None:
         return None
     rest = reserve(run, run.timetable)
+    translates = translations_to_come(run.timetable, run.settings.training) > 0
+    what = "validate, translate the corpus and save" if translates else "validate and save"
     if run.clock.elapsed + rest <= run.settings.training.time:
         return None
     return (
         f"--time: {run.settings.training.time:g} s is too short; {run.clock.elapsed:,.1f} s have "
-        f"gone, and to validate and save takes about {rest:,.1f} s more"
+        f"gone, and to {what} takes about {rest:,.1f} s more"
     )
 
 
@@ -138,13 +157,14 @@ def describe_lateness(run: Run) -> str | None:
     if not seconds or elapsed <= seconds * (1 + MARGIN):
         return None
     pace = run.pace
-    validation = f", {pace.validation:,.1f} s for a validation" if run.valid else ""
+    parts = f"{run.prepared:,.1f} s to get ready"
+    if run.valid:
+        parts += f", {pace.validation:,.1f} s for a validation"
     if pace.translation:
-        validation += f", {pace.translation:,.1f} s to translate the training corpus"
+        parts += f", {pace.translation:,.1f} s to translate the corpus"
     return (
-        f"--time: {seconds:g} s was too short: it took {elapsed:,.1f} s, of which "
-        f"{run.prepared:,.1f} s to get ready{validation}; at least {LEAST} steps are taken, and "
-        f"the model is validated and saved"
+        f"--time: {seconds:g} s was too short: it took {elapsed:,.1f} s, of which {parts}; at "
+        f"least {LEAST} steps are taken, and the model is validated and saved"
     )
 
 
@@ -153,9 +173,14 @@ def describe(timetable: Timetable, settings: TrainingSettings) -> str:
     each = (1 - timetable.share) * settings.steps / max(timetable.last - timetable.step, 1)
     validation, translation = timetable.took_validation, timetable.took_translation
     hint = "; training.validate_sentences can make validations shorter"
+    takes = f"{translation:,.0f} s"
+    translating = f", to translate the corpus about {takes}"
+    if not timetable.translates:
+        translating = f"; there is no time to translate the corpus, which takes about {takes}"
+    due = translations_due(timetable.share * settings.steps, settings)
     return (
         f"--time: about {timetable.last:,} steps fit, each for {each:,.1f} of the recipe's "
         f"{settings.steps:,}; a validation takes about {validation:.1f} s"
-        + (f", to translate the corpus {translation:,.0f} s" if translation else "")
+        + (translating if due else "")
         + (hint if validation > VALIDATING * timetable.seconds else "")
     )

@@ -30,7 +30,7 @@ def translate_corpus(run: Run, what: str, check: Callable[[], None]) -> str:
     Of several processes the first one translates. All read the file, as a run that goes on does.
 
     Args:
-        what: a value of `WHAT`.
+        what: a value of `schedule.MADE_AFTER`.
         check: called before each batch; what it raises leaves all to be done again.
 
     Returns:

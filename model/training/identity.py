@@ -1,7 +1,7 @@
 """What a run is, as opposed to how it is carried on; and the record of what it was made from.
 
-Continuing needs the same data, tokenizer, network and seed. All else may change: how long, how
-fast and how precisely to train, in which batches, with which dropout.
+Continuing needs the same data, tokenizer, network, seed and phases. All else may change: how long,
+how fast and how precisely to train, in which batches, with which dropout.
 """
 
 import json
@@ -54,13 +54,20 @@ def _without_place(corpus: str) -> str:
 
 
 def identify_settings(settings: Settings) -> Identity:
-    """Return the settings that must not change when a run continues, flat and JSON-ready."""
-    sections = asdict(settings)
+    """Return the settings that must not change when a run continues, flat and JSON-ready.
+
+    Where there are phases, each of them has its steps or its share of the time: with another time
+    the run would find itself in another phase than the one where it stopped.
+    """
+    sections, training = asdict(settings), settings.training
     fixed = {
         f"{section}.{key}": sections[section][key]
         for section, keys in FIXED.items()
         for key in keys
     }
+    fixed["training.time"] = training.time if training.phased else 0.0
+    if training.phased and training.time:
+        fixed["training.steps"] = training.steps
     model = sections["model"].items()
     return fixed | {f"model.{key}": value for key, value in model if key not in NOT_STORED_IN_SHAPE}
 
@@ -94,9 +101,9 @@ def require_same_run(
     """
     # A setting younger than the run had its default in it.
     then = identify_settings(Settings()) | dict(stored)
-    different = [key for key, value in now.items() if then.get(key) != value]
+    different = [key for key, value in now.items() if then.get(key, value) != value]
     for key in different:
-        tell(f"{key}: {_short(then.get(key))} -> {_short(now[key])}")
+        tell(f"{key}: {_short(then[key])} -> {_short(now[key])}")
     if different:
         raise CheckpointError(
             f"{directory}: holds a run in which {', '.join(different)} must not change; "

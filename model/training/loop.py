@@ -16,7 +16,7 @@ from tfm.model.training.postmortem import dissect
 from tfm.model.training.reporting import Reporter, StepReport
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import (
-    WHAT,
+    MADE_AFTER,
     begins_phase,
     learning_rate,
     learns_the_way_back,
@@ -94,7 +94,8 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
 def begin_phase(run: Run, stream: BatchStream, reporter: Reporter, signals: StopSignals) -> None:
     """Go over to the next phase: an epoch of its own, and whatever it is to learn from."""
     progress = run.progress
-    if what := WHAT.get(run.phase.name):
+    what = MADE_AFTER.get(run.phase.name)
+    if what and (run.timetable is None or run.timetable.translates):
         reporter.on_pause("translating the training corpus")
         with run.pace.of("translation"):
             reporter.on_note(translate_corpus(run, what, signals.check))

@@ -181,7 +181,8 @@ def describe_material(material: Material, order: Order) -> Iterator[str]:
 
 def describe_phases(settings: Settings) -> Iterator[str]:
     """Yield a line for each phase, if there are several."""
-    data, found = settings.data, phases(settings.training)
+    data, training = settings.data, settings.training
+    found = phases(training)
     forth, back = f"{data.source} to {data.target}", f"{data.target} to {data.source}"
     says = {
         "both directions": f"{forth} and {back}",
@@ -191,7 +192,8 @@ def describe_phases(settings: Settings) -> Iterator[str]:
     }
     if len(found) > 1:
         for name, steps in found:
-            yield f"{counted(steps, 'step')} of {says[name]}"
+            share = f"{steps / training.steps:.0%} of the schedule: "
+            yield (share if training.time else f"{counted(steps, 'step')} of ") + says[name]
 
 
 def describe_batches(corpus: EncodedCorpus, settings: Settings) -> str:

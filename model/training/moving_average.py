@@ -31,10 +31,10 @@ class MovingAverage:
         self.weights = {name: weight.clone() for name, weight in weights_of(model).items()}
 
     def update(self, step: float, *, counts: float = 1.0) -> None:
-        """Move towards the weights that the model has after `step`, counted from 1.
+        """Move towards the weights that the model has after `step` steps of the recipe.
 
         Args:
-            counts: how many steps it stands for: d is raised to this power.
+            counts: how many of them were one here: d is raised to this power.
         """
         decay = min(self.decay, (1 + step) / (10 + step)) ** counts
         trained = list(weights_of(self.model).values())

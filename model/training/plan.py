@@ -14,7 +14,7 @@ from tfm.model.training.recipe import Machine, assemble, find_run
 from tfm.model.training.rehearsal import STEPS, Memory, Rehearsal, rehearse
 from tfm.model.training.reporting import Reporter
 from tfm.model.training.run import Run
-from tfm.model.training.schedule import WHAT, phases, translations_due
+from tfm.model.training.schedule import MADE_AFTER, phases, translations_due
 from tfm.model.training.state import Progress
 from tfm.model.transformer import Transformer
 
@@ -93,7 +93,7 @@ def describe_steps(run: Run, material: Material, last: int, *, done: int) -> str
     for name, steps in phases(training):
         times = 2 if name == "both directions" else 1 + made  # pairs made are as long, about
         epochs += steps * last / training.steps * each / (times * len(cut))
-        made += name in WHAT
+        made += name in MADE_AFTER
     number = "one batch" if each == 1 else f"{each} batches"
     before = f", {min(done, last):,} of them done" if done else ""
     about = "about " if training.time else ""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tfm.data.batching import Batch, Ints, make_batch
-from tfm.model.training.diversification import search, sentences
+from tfm.model.training.diversification import search
 from tfm.model.training.pace import Pace
 from tfm.model.training.run import Run
 from tfm.model.training.schedule import learning_rate, translations_due
@@ -104,13 +104,17 @@ def time_validation(run: Run, valid: ValidationSet) -> float:
 
 
 def time_translation(run: Run) -> float:
-    """Return about how many seconds it takes to translate the training corpus; see above."""
-    asked = sentences(run.corpus.source)
-    part = asked[:: max(1, len(asked) // SENTENCES)][:SENTENCES]
+    """Return about how many seconds it takes to translate the training corpus.
+
+    It is tried with a part of it, after a warm-up; as in `time_validation`, lengths are limited.
+    """
+    count = len(run.corpus)
+    part = [run.corpus.source.sentence(i).tolist() for i in range(0, count, -(-count // SENTENCES))]
     settings = replace(run.settings.decoding, max_length_ratio=1.0)
-    begin = time.perf_counter()
-    search(run, part, settings, lambda: None)
-    return (time.perf_counter() - begin) * len(asked) / len(part)
+    for _ in range(2):
+        begin = time.perf_counter()
+        search(run, part, settings, lambda: None)
+    return (time.perf_counter() - begin) * count / len(part)
 
 
 def largest(stream: BatchStream) -> Batch:

@@ -104,12 +104,7 @@ class Run:
         self.clock.before = before.spent
         timetable, seconds = before.timetable, self.settings.training.time
         if timetable and seconds and seconds != timetable.seconds:
-            training = self.settings.training
-            begin = phase_of(before.place(before.step, training), training).begin
-            # In the middle of the first step: its pairs are made, and the place before it is not
-            # of this phase.
-            least = (begin + 0.5) / training.steps if begin else 0.0
-            timetable = timetable.rescaled(before.step, seconds, least=least)
+            timetable = timetable.rescaled(before.step, seconds)
         self.progress.timetable = timetable
 
     def describe_position(self, stream: BatchStream) -> str:

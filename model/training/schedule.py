@@ -11,17 +11,16 @@ from tfm.model.settings import TrainingSettings
 
 Name = Literal["both directions", "backward", "forward", "last"]
 
-# What is made after a phase, by the name of the phase (`diversification.py`).
-WHAT = {"backward": "back-translations", "forward": "forward-translations"}
+# The pairs that are made when a phase ends, by the name of the phase (`diversification.py`).
+MADE_AFTER = {"backward": "back-translations", "forward": "forward-translations"}
 
 
 class Phase(NamedTuple):
-    """A place counted within its phase, the steps of the phase, and the place it begins at."""
+    """A place counted within its phase, and the steps of the phase."""
 
     name: Name
-    step: float
+    place: float
     steps: int
-    begin: int
 
 
 class Stretch(NamedTuple):
@@ -49,13 +48,12 @@ def phases(settings: TrainingSettings) -> list[tuple[Name, int]]:
 
 def phase_of(place: float, settings: TrainingSettings) -> Phase:
     """Return where `place` stands: each phase has its own schedule."""
-    begin = 0
     *before, (last, last_steps) = phases(settings)
     for name, steps in before:
-        if place <= begin + steps:
-            return Phase(name, place - begin, steps, begin)
-        begin += steps
-    return Phase(last, place - begin, last_steps, begin)
+        if place <= steps:
+            return Phase(name, place, steps)
+        place -= steps
+    return Phase(last, place, last_steps)
 
 
 def learns_the_way_back(place: float, settings: TrainingSettings) -> bool:
@@ -64,9 +62,9 @@ def learns_the_way_back(place: float, settings: TrainingSettings) -> bool:
 
 
 def begins_phase(stretch: Stretch, settings: TrainingSettings) -> bool:
-    """Return whether a step enters another phase than the first."""
+    """Return whether a step leaves the phase where the steps before it ended."""
     before, after = (phase_of(place, settings).name for place in stretch)
-    return stretch.before > 0 and before != after
+    return before != after
 
 
 def translations_due(place: float, settings: TrainingSettings) -> int:
@@ -74,7 +72,7 @@ def translations_due(place: float, settings: TrainingSettings) -> int:
     end, due = 0, 0
     for name, steps in phases(settings):
         end += steps
-        due += name in WHAT and place <= end
+        due += name in MADE_AFTER and place <= end
     return due
 
 
@@ -89,7 +87,7 @@ def learning_rate(place: float, settings: TrainingSettings) -> float:
 
     Each phase has this schedule by itself: it starts anew from the weights of the one before.
     """
-    _, step, steps, _ = phase_of(place, settings)
+    _, step, steps = phase_of(place, settings)
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if step < warmup:
         return peak * step / warmup

@@ -146,7 +146,7 @@ def train_step(
     It depends on its arguments only: the random numbers are those of (seed, step, rank).
 
     Args:
-        stretch: the part of the recipe that it stands for, to the moving average; None: one step.
+        stretch: the part of the recipe that it stands for, to the moving average; None: `step`.
 
     Raises:
         Diverged: before the weights change, if the loss or the gradient is not finite.
@@ -167,7 +167,8 @@ def train_step(
     _update(learner, learning_rate)
     if learner.average:
         before, after = stretch or Stretch.of(step)
-        learner.average.update(phase_of(after, settings).step, counts=after - before)
+        place = phase_of(after, settings).place
+        learner.average.update(place, counts=min(after - before, place))
     return result
 
 

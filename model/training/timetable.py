@@ -44,6 +44,7 @@ class Timetable:
         every: shares of the schedule between two validations, and between two checkpoints.
         took: seconds of a step, of a validation, of a checkpoint and to translate the training
             corpus, for a sitting that has seen none.
+        translates: whether there is time for phases to end with that.
     """
 
     step: int
@@ -56,6 +57,7 @@ class Timetable:
     took_validation: float = 0.0
     took_checkpoint: float = 0.0
     took_translation: float = 0.0
+    translates: bool = True
 
     def at(self, step: int) -> float:
         """Return the share of the schedule that is done after `step`."""
@@ -73,13 +75,8 @@ class Timetable:
         """Return whether it is time to decide anew."""
         return step - self.step >= max(1, min(self.step, self.last - self.step) // DECISIONS)
 
-    def rescaled(self, step: int, seconds: float, *, least: float = 0.0) -> "Timetable":
-        """Return the timetable for another length of time, from `step` on.
-
-        Args:
-            least: the share of the schedule behind which it does not go back.
-        """
+    def rescaled(self, step: int, seconds: float) -> "Timetable":
+        """Return the timetable for another length of time, from `step` on."""
         ratio = seconds / self.seconds
-        share = max(min(self.at(step) / ratio, 1.0), least)
-        last = max(step, round(self.last * ratio))
+        share, last = min(self.at(step) / ratio, 1.0), max(step, round(self.last * ratio))
         return replace(self, step=step, share=share, last=last, seconds=seconds)
