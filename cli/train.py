@@ -85,6 +85,9 @@ def train(
     if steps is not None and time is not None:
         raise typer.BadParameter("takes --steps or --time, not both")
     seconds = 0.0 if steps is not None else time
+    more = steps if isinstance(steps, More) else None
+    if more and output is not None and not dump and begun(output):
+        steps = None  # how many are done, to which they are added, the run knows
     flags = {"source": source, "target": target, "steps": steps, "time": seconds, "seed": seed}
     settings = load_settings(config, set_, **flags)
     automatic = config is None and train is not None
@@ -102,7 +105,7 @@ def train(
         settings=settings,
         overrides=overrides_of(set_, **flags) if automatic else None,
         started=started,
-        more_steps=steps if isinstance(steps, More) else None,
+        more_steps=more,
         train=train,
         valid=valid,
         directory=output or Path(),
@@ -180,6 +183,13 @@ def watch(order: "Order") -> TrainingProgress:
     """Return what shows the training that `order` asks for."""
     data = order.settings.data
     return TrainingProgress(f"{data.source} to {data.target}", str(order.directory))
+
+
+def begun(output: Path) -> bool:
+    """Return whether there is a run to go on with."""
+    from tfm.model.training.directory import RunDirectory, holds_run
+
+    return holds_run(RunDirectory(output))
 
 
 def describe_end(run: "Run") -> str:

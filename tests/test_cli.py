@@ -396,7 +396,7 @@ def test_the_length_penalty_is_one_formula_and_printed_in_help(run_tfm: RunTfm) 
 
 
 def test_dump_config_prints_a_file_that_prints_itself(run_tfm: RunTfm, tmp_path: Path) -> None:
-    first = run_tfm("train", "--config", "multi30k", "--steps", "7", "--dump-config")
+    first = run_tfm("train", "--config", "iwslt14", "--steps", "7", "--dump-config")
     assert first.code == 0, first.stderr
     assert b"steps = 7\n" in first.stdout
     path = tmp_path / "resolved.toml"

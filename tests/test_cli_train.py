@@ -218,6 +218,10 @@ def test_plus_steps_add_to_those_done_and_to_none_in_a_new_directory(
     assert "continues after step 20 of 25; " in capsys.readouterr().err
     assert main(command(tmp_path / "new", "--steps", "+3", train=prefix)) == 0
     assert "finished at step 3: " in capsys.readouterr().err
+    phases = ("--set", "training.both_directions_steps=4", "--set", "tokenizer.separate=false")
+    assert main(command(tmp_path / "phases", "--steps", "6", *phases, train=prefix)) == 0
+    assert main(command(tmp_path / "phases", "--steps", "+2", *phases, train=prefix)) == 0
+    assert "continues after step 6 of 8; " in capsys.readouterr().err, "fewer than in its phases"
     assert main(["train", "--dump-config", "--steps", "+7"]) == 0
     assert tomllib.loads(capsys.readouterr().out)["training"]["steps"] == 7
 
