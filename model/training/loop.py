@@ -19,7 +19,6 @@ from tfm.model.training.schedule import (
     MADE_AFTER,
     begins_phase,
     learning_rate,
-    learns_the_way_back,
 )
 from tfm.model.training.selection import Outcome, finish
 from tfm.model.training.signals import Interrupted, StopSignals
@@ -79,7 +78,7 @@ def settle(run: Run, reporter: Reporter, signals: StopSignals) -> None:
     progress = run.progress
     if progress.settled:
         return
-    backward = learns_the_way_back(run.place, run.settings.training)
+    backward = run.phase.name == "backward"
     if run.valid is not None and run.event_due("validation") and not backward:
         measure(run, run.valid, reporter, signals)
     progress.settled = True

@@ -20,7 +20,7 @@ from tfm.model.training.identity import Identity
 from tfm.model.training.made_pairs import same_made_pairs
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.pace import Pace
-from tfm.model.training.schedule import Phase, Stretch, learns_the_way_back, phase_of
+from tfm.model.training.schedule import Phase, Stretch, phase_of
 from tfm.model.training.state import (
     BatchStream,
     Progress,
@@ -234,7 +234,7 @@ class Run:
         if self.snapshots_kept:
             save_weights(self.directory.snapshot(progress.step), model, self.about_weights())
         if self.valid is None:
-            if not learns_the_way_back(self.place, self.settings.training):
+            if self.phase.name != "backward":  # no user wants a network for the way back
                 with self.learner.averaged():
                     save_weights(self.directory.weights, model, self.about_weights())
             self.draw()

@@ -56,11 +56,6 @@ def phase_of(place: float, settings: TrainingSettings) -> Phase:
     return Phase(last, place, last_steps)
 
 
-def learns_the_way_back(place: float, settings: TrainingSettings) -> bool:
-    """Return whether the network at `place` is one for the way back, which no user wants."""
-    return phase_of(place, settings).name == "backward"
-
-
 def begins_phase(stretch: Stretch, settings: TrainingSettings) -> bool:
     """Return whether a step leaves the phase where the steps before it ended."""
     before, after = (phase_of(place, settings).name for place in stretch)

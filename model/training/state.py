@@ -158,7 +158,7 @@ class BatchStream:
         return progress.epoch + 1 - left * (1 - done)
 
     def _next(self) -> Ints:
-        if self.progress.batch >= len(self.epoch_order):  # more: other settings began it
+        if self.progress.batch == len(self.epoch_order):
             self.next_epoch()
         indices = self.epoch_order[self.progress.batch]
         self.progress.batch += 1
