@@ -197,7 +197,7 @@ def test_a_preset_survives_writing_and_reading(
 
 
 def test_the_presets_are_those_of_the_readme() -> None:
-    assert presets() == ["demo", "documents", "iwslt14", "multi30k", "wmt14-base", "wmt14-big"]
+    assert presets() == ["demo", "documents", "iwslt14", "multi30k", "multi30k-best", "wmt14-base", "wmt14-big"]
 
 
 @pytest.mark.parametrize(("preset", "width"), [("wmt14-base", 512), ("wmt14-big", 1024)])
