@@ -196,10 +196,6 @@ def test_a_preset_survives_writing_and_reading(
     assert Settings.read(write(tmp_path, capsys.readouterr().out)) == settings
 
 
-def test_the_presets_are_those_of_the_readme() -> None:
-    assert presets() == ["demo", "documents", "iwslt14", "multi30k", "multi30k-best", "wmt14-base", "wmt14-big"]
-
-
 @pytest.mark.parametrize(("preset", "width"), [("wmt14-base", 512), ("wmt14-big", 1024)])
 def test_the_papers_presets_peak_where_its_schedule_does(preset: str, width: int) -> None:
     """Section 5.3: the rate is largest at the end of the warm-up."""
