@@ -60,6 +60,7 @@ def test_29_000_captions_get_the_recipe_that_was_measured_on_them() -> None:
     assert (settings.tokenizer.vocab_size, settings.tokenizer.kind) == (8000, "bpe")
     assert training.consistency == "none" and training.ema_decay == pytest.approx(0.999, abs=1e-4)
     assert (training.learning_rate, training.schedule) == (5e-3, "cosine")
+    assert training.weight_decay == 0.1
     assert training.batch_tokens * training.accumulate == 4096
     assert 10_000 <= training.steps <= 12_500 and training.warmup_steps == 500
 
@@ -127,6 +128,7 @@ def test_the_tables_of_readme_and_docstring_are_the_table() -> None:
                 f"d {model['d_model']}, ff {model['d_ff']}, {layers} layers",
                 f"{row.vocabulary:,}",
                 f"{model['dropout']}",
+                f"{row.decay:g}",
                 f"{row.step:,}",
                 f"{row.passes}",
                 f"{row.rate:.0e}".replace("e-0", "e-"),

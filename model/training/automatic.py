@@ -1,18 +1,18 @@
 """Settings for whoever gives none: chosen by the number of pairs and the machine.
 
-    pairs, up to  network                      vocabulary  dropout  a step   passes  peak rate
-    10,000        d 128, ff 256, 3+3 layers         1,000      0.3   2,048      100       5e-3
-    50,000        d 128, ff 256, 4+4 layers         8,000      0.3   4,096       90       5e-3
-    500,000       d 512, ff 1024, 6+6 layers       10,000      0.3   4,096       50       5e-4
-    3,000,000     d 512, ff 2048, 6+6 layers       32,000      0.1  25,000       20       7e-4
-    more          d 512, ff 2048, 6+6 layers       37,000      0.1  25,000       20       7e-4
+    pairs, up to  network                     vocabulary  dropout  decay  a step  passes  peak rate
+    10,000        d 128, ff 256, 3+3 layers        1,000      0.3    0     2,048     100       5e-3
+    50,000        d 128, ff 256, 4+4 layers        8,000      0.3    0.1   4,096      90       5e-3
+    500,000       d 512, ff 1024, 6+6 layers      10,000      0.3    0     4,096      50       5e-4
+    3,000,000     d 512, ff 2048, 6+6 layers      32,000      0.1    0    25,000      20       7e-4
+    more          d 512, ff 2048, 6+6 layers      37,000      0.1    0    25,000      20       7e-4
 
 A CPU, which the networks of d 512 would take weeks, gets in their place d 256, ff 1024, 3+3 layers,
-with dropout 0.2 and a peak rate of 1e-3; the first two rows hold there too. `a step` counts tokens
-of the longer side of each pair; it is cut into as many batches as fit the device and there are
-processes. Everywhere vocabularies are joint BPE, the rate rises over a tenth of the steps, 500 or
-4,000 of them at most, and falls as a cosine, and a moving average of the weights, of a fifth of the
-steps and at most 1,000, is what is validated and saved.
+with dropout 0.2 and a peak rate of 1e-3; the first two rows hold there too. `decay` is weight decay;
+`a step` counts tokens of the longer side of each pair; it is cut into as many batches as fit the
+device and there are processes. Everywhere vocabularies are joint BPE, the rate rises over a tenth
+of the steps, 500 or 4,000 of them at most, and falls as a cosine, and a moving average of the
+weights, of a fifth of the steps and at most 1,000, is what is validated and saved.
 
 The second row was measured on Multi30k (29,000 pairs); the third is fairseq's for IWSLT 2014, the
 last ones follow Vaswani et al. 2017, as the presets do. The others lie between, or beside, them.
@@ -48,6 +48,7 @@ class Row:
         step: tokens per step, those of the longer side of each pair.
         passes: how often training sees each pair.
         why: what speaks for this network.
+        decay: weight decay.
     """
 
     pairs: float
@@ -58,6 +59,7 @@ class Row:
     rate: float
     warmup: int
     why: str
+    decay: float = 0.0
 
 
 LOW = {"encoder_layers": 3, "decoder_layers": 3, "dropout": 0.3}
@@ -73,6 +75,7 @@ TABLE = (
         5e-3,
         500,
         "on so few pairs larger ones do worse (Wu et al. 2021)",
+        decay=0.1,
     ),
     Row(500_000, SIZES["base"] | IWSLT, 10_000, 4096, 50, 5e-4, 4000, "fairseq's for IWSLT 2014"),
     Row(3e6, SIZES["base"], 32_000, 25_000, 20, 7e-4, 4000, "the base model of Vaswani et al."),
@@ -193,6 +196,7 @@ def basis(row: Row, survey: Survey, place: Place) -> dict[str, dict[str, Any]]:
             "accumulate": batches,
             "learning_rate": 1e-3 if slow else row.rate,
             "schedule": "cosine",
+            "weight_decay": row.decay,
             "average_last": 0,  # the moving average takes its place
         },
     }
@@ -247,6 +251,7 @@ def describe(settings: Settings, survey: Survey, place: Place, *, given: bool) -
         f"chosen vocabulary: {vocabulary}",
         steps,
         f"chosen learning rate: {training.learning_rate:g} after "
-        f"{counted(training.warmup_steps, 'step')}, then {training.schedule}; a moving average "
-        f"(decay {training.ema_decay:g}) is validated and saved",
+        f"{counted(training.warmup_steps, 'step')}, then {training.schedule}; weight decay "
+        f"{training.weight_decay:g}; a moving average (decay {training.ema_decay:g}) is validated "
+        f"and saved",
     ]
