@@ -36,12 +36,14 @@ class Shared(NamedTuple):
     Attributes:
         models: the model directories of the job, for their fingerprints.
         options: what else the text of a part follows from; their words count.
+        device: that the user asked for.
     """
 
     input: Path
     output: Path
     models: Sequence[Path]
     options: Sequence[Any]
+    device: str
 
 
 def has_company() -> bool:
@@ -63,7 +65,7 @@ def translate_together(load: Callable[[], Job], shared: Shared) -> Tally:
     """
     from tfm.model.training.distributed import joined
 
-    with joined() as ranks:
+    with joined(shared.device) as ranks:
         console.log.quiet = not ranks.first
         job = load()
         started = time.perf_counter()

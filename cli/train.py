@@ -153,7 +153,7 @@ def carry_out(order: "Order") -> None:
     from tfm.model.training.signals import Interrupted
 
     keep_memory_for_training()
-    with joined() as ranks:
+    with joined(order.device) as ranks:
         if not ranks.first:
             console.log.quiet = True  # the first one speaks for all
         order = choose_together(order, console.note, ranks)

@@ -134,7 +134,8 @@ def translate(
 
     if has_company():
         options = [jsonl, as_json, scores, quantize, _fingerprint(prefix_file)]
-        shared = Shared(*require_files(input_, output), [model, *(ensemble or [])], options)
+        models = [model, *(ensemble or [])]
+        shared = Shared(*require_files(input_, output), models, options, device)
         tally = translate_together(load, shared)
     else:
         tally = _translate(load(), input_, output, interactive=interactive)

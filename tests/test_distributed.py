@@ -11,13 +11,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from tfm.cli.main import main
 from tfm.data.corpus import fingerprint, read_pairs
+from tfm.data.errors import BackendError
 from tfm.model.tensor_file import read_tensors
-from tfm.model.training.distributed import ALONE
+from tfm.model.training import distributed
+from tfm.model.training.distributed import ALONE, joined
 from tfm.model.training.signals import Interrupted, StopSignals
 
 SIZE = [
@@ -124,6 +127,7 @@ def test_one_process_needs_no_others():
     assert tensor.tolist() == [1, 1, 1] and ALONE.first
     assert ALONE.totals(2, 3) == [2, 3] and ALONE.largest(15) == 15
     assert ALONE.from_first(lambda: "result") == "result"
+    assert ALONE.collect(lambda: ALONE.share("abc")) == ["a", "b", "c"]
 
 
 def test_a_signal_that_any_rank_has_received_stops_this_one():
@@ -145,8 +149,15 @@ def test_two_ranks_give_the_weights_of_one_process_with_the_same_global_batches(
     said = [line for line in output.splitlines() if "finished at step 12" in line]
     assert len(said) == 1
     one, two = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("one", "two"))
-    steps = [[(r["kind"], r["step"]) for r in map(json.loads, t.splitlines())] for t in (one, two)]
-    assert steps[0] == steps[1]
+    records = [[json.loads(line) for line in text.splitlines()] for text in (one, two)]
+    steps = [[(record["kind"], record["step"]) for record in run] for run in records]
+    assert steps[0] == steps[1], "two that write would write each record twice"
+    # Adam's weights would not show a gradient that is scaled: its norm does, before it is clipped.
+    seen = [
+        [(record["loss"], record["gradient_norm"]) for record in run if "gradient_norm" in record]
+        for run in records
+    ]
+    assert seen[0] and np.array(seen[1]) == pytest.approx(np.array(seen[0]), rel=1e-3)
 
 
 def test_all_ranks_learn_from_the_pairs_that_the_first_one_has_made(tmp_path: Path) -> None:
@@ -156,13 +167,35 @@ def test_all_ranks_learn_from_the_pairs_that_the_first_one_has_made(tmp_path: Pa
     output = finish(process)
     assert process.returncode == 0, output
     header = read_tensors(run / "checkpoints" / "last.safetensors").header
+    given = list(read_pairs("builtin:203", source="en", target="de", split="train"))
     for what in ("back-translations", "forward-translations"):
         path = run / f"{what}.tsv"
         made = list(read_pairs(str(path), source="en", target="de", split="train"))
-        assert len(made) == 203
+        side = "target" if what == "back-translations" else "source"
+        assert [getattr(pair, side) for pair in made] == [getattr(pair, side) for pair in given]
         assert header["progress"]["made"][what] == fingerprint(made)
         assert output.count(str(path)) == 1
     assert steps_done(run) == 12
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cpu"])
+def test_more_processes_than_gpus_are_refused_but_for_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    backends: list[str] = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(distributed, "_meet", lambda place, backend: backends.append(backend))
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
+    if device != "cpu":
+        with pytest.raises(BackendError, match="rank 1: .* --nproc-per-node 1"), joined(device):
+            pass
+        return
+    with joined(device) as ranks:
+        assert ranks.rank == 1 and backends == ["gloo"]
 
 
 def test_what_one_rank_cannot_do_is_told_once(tmp_path):

@@ -1,4 +1,4 @@
-"""Steps that fail: memory that runs out, and losses that are no numbers."""
+"""Steps that fail: memory that runs out, losses that are no numbers, fp16 that overflows."""
 
 import json
 import math
@@ -22,6 +22,7 @@ from tfm.model.training.objective import DeviceBatch
 from tfm.model.training.recipe import prepare
 from tfm.model.training.reporting import Silence, StepReport
 from tfm.model.training.run import Run
+from tfm.model.training.state import read_state, restore_state, save_state
 from tfm.model.training.step import Diverged, Learner, StepResult, train_step
 
 TrainSmall = Callable[..., Run]
@@ -255,3 +256,69 @@ def test_where_the_pairs_cannot_be_written_the_step_is_named_all_the_same(
         run.directory.diverged(3).mkdir()
         with pytest.raises(Diverged, match="step 3: the loss is nan .*could not be listed.*lower"):
             train(run, Poison(run, 2))
+
+
+# fp16, which training takes on a GPU only; the arithmetic of its loss scale is the same on a CPU
+
+
+def in_half(run: Run, *, scale: float) -> Learner:
+    """Return a learner of the run's network that computes in fp16."""
+    training = run.settings.training
+    cpu = torch.device("cpu")
+    learner = Learner.create(run.learner.model, training, device=cpu, dtype=torch.float16)
+    learner.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    return learner
+
+
+def half_step(learner: Learner, run: Run, *, step: int, overflows: bool) -> StepResult:
+    """Take a step, whose gradient overflows or not."""
+    weight = next(learner.model.parameters())
+    hook = weight.register_hook(lambda gradient: gradient + math.inf if overflows else None)
+    training = run.settings.training
+    try:
+        return train_step(learner, batches_of(run), training, step=step, learning_rate=1e-3)
+    finally:
+        hook.remove()
+
+
+def test_an_fp16_step_that_overflows_is_left_out_and_the_scale_halved(run: Run) -> None:
+    learner = in_half(run, scale=1024.0)
+    before = {name: weight.clone() for name, weight in weights_of(learner.model).items()}
+    left_out = half_step(learner, run, step=1, overflows=True)
+    assert not math.isfinite(left_out.gradient_norm) and math.isfinite(left_out.loss)
+    after = weights_of(learner.model)
+    assert all(after[name].equal(before[name]) for name in before)
+    assert learner.scaler.get_scale() == 512.0
+    taken = half_step(learner, run, step=2, overflows=False)
+    assert math.isfinite(taken.gradient_norm)
+    assert not all(after[name].equal(before[name]) for name in before)
+    assert learner.scaler.get_scale() == 512.0
+
+
+def test_the_gradient_of_an_fp16_step_does_not_depend_on_the_scale(run: Run) -> None:
+    norms = [
+        half_step(in_half(run, scale=scale), run, step=1, overflows=False).gradient_norm
+        for scale in (8.0, 1024.0)
+    ]
+    plain = step(run)[0].gradient_norm
+    assert norms == pytest.approx([plain, plain], rel=2e-2)
+
+
+def test_fp16_that_overflows_at_any_scale_ends_training_with_the_way_out(run: Run) -> None:
+    learner = in_half(run, scale=1.0)
+    half_step(learner, run, step=1, overflows=True)
+    with pytest.raises(Diverged, match=r"step 2: the gradient overflows fp16.*--precision bf16"):
+        half_step(learner, run, step=2, overflows=True)
+
+
+def test_a_run_that_goes_on_has_the_scale_that_it_had(run: Run, tmp_path: Path) -> None:
+    """Promise 6, for the loss scale."""
+    learner = in_half(run, scale=1024.0)
+    half_step(learner, run, step=1, overflows=True)
+    half_step(learner, run, step=2, overflows=False)
+    path = tmp_path / "state.safetensors"
+    save_state(path, learner, run.progress, {})
+    other = in_half(run, scale=64.0)
+    restore_state(path, read_state(path), other)
+    assert other.scaler.state_dict() == learner.scaler.state_dict()
+    assert other.scaler.get_scale() == 512.0

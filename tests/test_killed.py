@@ -38,6 +38,7 @@ SETTINGS = [
     "training.keep_best=2",
     "training.ema_decay=0.9",
     "training.subword_alpha=0.2",
+    "training.forward_steps=40",
     "decoding.max_length=10",
 ]
 KILLS = 20

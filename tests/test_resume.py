@@ -1,5 +1,6 @@
-"""Continuing a run: what may change and what not, where it goes on, and how far."""
+"""Promise 6, resume is exact: what may change and what not, where a run goes on, and how far."""
 
+import json
 import re
 import shutil
 import signal
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfm.data.errors import CheckpointError
+from tfm.data.errors import CheckpointError, SettingsError
 from tfm.model.tensor_file import read_tensors
 from tfm.model.training.loop import train
 from tfm.model.training.recipe import prepare
@@ -137,6 +138,21 @@ def test_what_may_change_is_told_with_a_line_for_each_setting(
         assert not again.starting("changed from here on")
 
 
+def test_another_machine_is_told(
+    small_order: SmallOrder, train_small: TrainSmall, tmp_path: Path
+) -> None:
+    stopped(train_small, tmp_path, 3)
+    provenance = tmp_path / "provenance.json"
+    record = json.loads(provenance.read_text("utf-8"))
+    record["sittings"][-1] |= {"device": "NVIDIA H200", "processes": 2}
+    provenance.write_text(json.dumps(record), encoding="utf-8")
+    notes = Notes()
+    with prepare(small_order(tmp_path), notes):
+        pass
+    [machine] = notes.starting("computed otherwise from here on: ")
+    assert machine == "device NVIDIA H200 -> cpu, processes 2 -> 1"
+
+
 def test_settings_are_compared_with_those_of_the_checkpoint_whatever_config_toml_says(
     small_order: SmallOrder, train_small: TrainSmall, tmp_path: Path
 ) -> None:
@@ -162,8 +178,13 @@ def test_settings_are_compared_with_those_of_the_checkpoint_whatever_config_toml
         ({"training": {"seed": 2}}, ["training.seed: 1 -> 2"]),
         ({"tokenizer": {"vocab_size": 500}}, ["tokenizer.vocab_size: 8000 -> 500"]),
         ({"data": {"max_length": 9}}, ["data.max_length: 256 -> 9"]),
+        # Scores of other sentences, or of another search, cannot be compared with the best so far.
+        (
+            {"training": {"validate_sentences": 2}, "decoding": {"max_length": 5}},
+            ["training.validate_sentences: 1000 -> 2", "decoding.max_length: 10 -> 5"],
+        ),
     ],
-    ids=["network", "seed", "vocabulary", "length"],
+    ids=["network", "seed", "vocabulary", "length", "validation"],
 )
 def test_what_must_not_change_is_refused_with_a_line_for_each_setting(
     small_order: SmallOrder,
@@ -278,6 +299,30 @@ def test_plus_steps_are_exact_however_often_they_are_stopped(
         train(run, Silence())
     one, other = (read_tensors(r.directory.weights).tensors for r in (whole, run))
     assert all(one[key].equal(other[key]) for key in one)
+
+
+def test_patience_counts_on_after_a_stop(
+    small_order: SmallOrder, train_small: TrainSmall, tmp_path: Path
+) -> None:
+    """The first validation is the best; the second and the third are not, a stop between them."""
+    options: dict[str, Any] = {"validate_every": 1, "patience": 2, "learning_rate": 1e-30}
+    stopped(train_small, tmp_path, 2, **options)
+    assert train_small(tmp_path, **options).progress.step == 3
+
+
+def test_plus_steps_that_end_before_the_last_phase_are_refused_with_how_many_it_takes(
+    small_order: SmallOrder, train_small: TrainSmall, tmp_path: Path
+) -> None:
+    stopped(train_small, tmp_path, 3, forward_steps=6)
+    order = small_order(tmp_path, forward_steps=6)
+    message = r"--steps \+3: .* take 6 steps, of which 3 are done; give at least --steps \+4"
+    with (
+        pytest.raises(SettingsError, match=message),
+        prepare(replace(order, more_steps=3), Silence()),
+    ):
+        pass
+    with prepare(replace(order, more_steps=4), Silence()) as run:
+        assert run.last_step == 7
 
 
 def test_plus_steps_overrule_patience_that_has_run_out(

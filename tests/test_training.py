@@ -198,10 +198,8 @@ def test_loss_of_a_step_is_the_mean_over_all_its_target_tokens(
 def test_the_objective_may_be_wrapped_and_the_model_stays_plain(
     new_run: Callable[..., Run], whole: RunDirectory, tmp_path: Path
 ) -> None:
-    """As DDP does it: every loss comes from the wrapper, whose names of weights are saved nowhere.
-
-    DDP itself needs a process group; what it asks for is that losses come from a module's forward.
-    """
+    """As a compiler does it: every loss comes from the wrapper's forward, and its names of weights
+    are saved nowhere."""
 
     class Wrapper(torch.nn.Module):
         calls = 0
@@ -757,6 +755,7 @@ def test_the_directory_is_usable_from_the_first_validation_on(
     directory = RunDirectory(tmp_path)
     assert read_tensors(directory.weights).header["step"] == 4
     assert read_tensors(directory.weights).header["scores"]["bleu"] >= 0
+    assert "<svg" in directory.curve.read_text("utf-8"), "drawn at the validation, not at the end"
 
 
 def test_more_steps_continue_a_finished_run(new_run: Callable[..., Run], tmp_path: Path) -> None:

@@ -8,10 +8,10 @@
     more          d 512, ff 2048, 6+6 layers      37,000      0.1    0    25,000      20       7e-4
 
 A CPU, which the networks of d 512 would take weeks, gets in their place d 256, ff 1024, 3+3 layers,
-with dropout 0.2 and a peak rate of 1e-3; the first two rows hold there too. `decay` is weight decay;
-`a step` counts tokens of the longer side of each pair; it is cut into as many batches as fit the
-device and there are processes. Everywhere vocabularies are joint BPE, the rate rises over a tenth
-of the steps, 500 or 4,000 of them at most, and falls as a cosine, and a moving average of the
+with dropout 0.2 and a peak rate of 1e-3; the first two rows hold there too. `decay` is that of the
+weights; `a step` counts tokens of the longer side of each pair, and is cut into as many batches as
+fit the device and there are processes. Everywhere vocabularies are joint BPE, the rate rises over a
+tenth of the steps, 500 or 4,000 of them at most, and falls as a cosine, and a moving average of the
 weights, of a fifth of the steps and at most 1,000, is what is validated and saved.
 
 The second row was measured on Multi30k (29,000 pairs); the third is fairseq's for IWSLT 2014, the

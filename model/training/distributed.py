@@ -12,7 +12,7 @@ tokens, not ranks, count alike.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -114,6 +114,38 @@ class Ranks:
         result: Result = parcel[0]
         return result
 
+    def share(self, items: Sequence[Result]) -> Sequence[Result]:
+        """Return this rank's part of the items: all ranks together have all."""
+        return Place(self.rank, self.size).share(items)
+
+    def collect(self, work: Callable[[], Sequence[Result]]) -> list[Result]:
+        """Return what `work` makes of each rank's `share`, in the order of the items.
+
+        On the first rank only: the others get nothing.
+
+        Raises:
+            Interrupted: on all ranks, if `work` was on any.
+        """
+        if self.size == 1:
+            return list(work())
+        own: Sequence[Result] = ()
+        signal = 0
+        try:
+            own = work()
+        except Interrupted as stop:
+            signal = stop.number
+        if signal := self.largest(signal):
+            raise Interrupted(signal)
+        parts: list[Any] | None = [None] * self.size if self.first else None
+        with self._together():
+            dist.gather_object(own, parts, dst=0)
+        if parts is None:
+            return []
+        items: list[Any] = [None] * sum(map(len, parts))
+        for rank, part in enumerate(parts):
+            items[rank :: self.size] = part
+        return items
+
     @contextmanager
     def _together(self) -> Iterator[None]:
         try:
@@ -129,10 +161,13 @@ ALONE = Ranks()
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
+def joined(device: str) -> Iterator[Ranks]:
     """Join the processes that torchrun has started, until the context ends; or be alone.
 
     With GPUs, `cuda` is then the one that has this process's number on its machine.
+
+    Args:
+        device: what the user asked for; on the CPU there may be more processes than GPUs.
 
     The user hears of an error once: a rank that only misses another one that has failed, or that
     fails in the same words, leaves in silence, with exit code 1.
@@ -145,7 +180,7 @@ def joined() -> Iterator[Ranks]:
     if place.size == 1:
         yield ALONE
         return
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
     if gpus:
         if place.local >= gpus:
             raise BackendError(

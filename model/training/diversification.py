@@ -13,7 +13,7 @@ and everybody can read it.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tfm.data.batching import Side
 from tfm.data.corpus import Pair
@@ -27,7 +27,8 @@ from tfm.model.training.validation import best_translations
 def translate_corpus(run: Run, what: str, check: Callable[[], None]) -> str:
     """Translate one side of the training corpus, and let `run` learn from that too.
 
-    Of several processes the first one translates. All read the file, as a run that goes on does.
+    Several processes translate a part each, and the first one writes. All read the file, as a run
+    that goes on does.
 
     Args:
         what: a value of `schedule.MADE_AFTER`.
@@ -42,7 +43,9 @@ def translate_corpus(run: Run, what: str, check: Callable[[], None]) -> str:
     begin = time.perf_counter()
     path, data = run.directory.made(what), run.settings.data
     make = back_translations if what == "back-translations" else forward_translations
-    run.learner.ranks.from_first(lambda: write_made_pairs(path, make(run, check), data))
+    ranks = run.learner.ranks
+    pairs = ranks.collect(lambda: make(run, check))
+    ranks.from_first(lambda: write_made_pairs(path, pairs, data))
     run.made[what], run.progress.made[what] = read_made_pairs(path, run.tokenizer, data)
     seconds = time.perf_counter() - begin
     run.progress.seconds += seconds
@@ -51,9 +54,9 @@ def translate_corpus(run: Run, what: str, check: Callable[[], None]) -> str:
 
 
 def back_translations(run: Run, check: Callable[[], None]) -> list[Pair]:
-    """Return (g(y), y) of all pairs; the network must be g."""
+    """Return (g(y), y) of this rank's share of the pairs; the network must be g."""
     tokenizer, decoding = run.tokenizer, run.settings.decoding
-    targets = sentences(run.corpus.target)
+    targets = run.learner.ranks.share(sentences(run.corpus.target))
     return [
         Pair(tokenizer.decode_source(source), tokenizer.decode_target(target))
         for source, target in zip(search(run, targets, decoding, check), targets, strict=True)
@@ -61,9 +64,9 @@ def back_translations(run: Run, check: Callable[[], None]) -> list[Pair]:
 
 
 def forward_translations(run: Run, check: Callable[[], None]) -> list[Pair]:
-    """Return (x, f(x)) of all pairs; the network must be f."""
+    """Return (x, f(x)) of this rank's share of the pairs; the network must be f."""
     tokenizer, decoding = run.tokenizer, run.settings.decoding
-    sources = sentences(run.corpus.source)
+    sources = run.learner.ranks.share(sentences(run.corpus.source))
     return [
         Pair(tokenizer.decode_source(source), tokenizer.decode_target(target))
         for source, target in zip(sources, search(run, sources, decoding, check), strict=True)
@@ -76,7 +79,7 @@ def sentences(side: Side) -> list[list[int]]:
 
 
 def search(
-    run: Run, asked: list[list[int]], settings: DecodingSettings, check: Callable[[], None]
+    run: Run, asked: Sequence[list[int]], settings: DecodingSettings, check: Callable[[], None]
 ) -> list[list[int]]:
     """Return the best translation of each sentence, by the search that `settings` ask for.
 

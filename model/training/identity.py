@@ -1,13 +1,14 @@
 """What a run is, as opposed to how it is carried on; and the record of what it was made from.
 
-Continuing needs the same data, tokenizer, network, seed and phases. All else may change: how long,
-how fast and how precisely to train, in which batches, with which dropout.
+Continuing needs the same data, tokenizer, network, seed and phases, and the same validation: the
+best score so far counts only beside scores of the same sentences and the same search. All else may
+change: how long, how fast and how precisely to train, in which batches, with which dropout.
 """
 
 import json
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,16 @@ from tfm.data.batching import EncodedCorpus
 from tfm.data.errors import CheckpointError
 from tfm.data.lines import atomic_writer
 from tfm.model.checkpoint import NOT_STORED_IN_SHAPE
+from tfm.model.decoding import DecodingSettings
 from tfm.model.settings import PHASES, Settings
 from tfm.model.tensor_file import tfm_version
 
 FIXED = {
     "data": ("source", "target", "max_length"),
     "tokenizer": ("vocab_size", "kind", "separate"),
-    "training": ("seed", *PHASES),
+    "training": ("seed", "validate_sentences", *PHASES),
+    # Batches change no translation.
+    "decoding": tuple(f.name for f in fields(DecodingSettings) if f.name != "batch_tokens"),
 }
 LIBRARIES = ("numpy", "sacrebleu", "safetensors", "sentencepiece", "torch")
 

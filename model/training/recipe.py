@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from tfm.data.errors import CheckpointError
+from tfm.data.counts import counted
+from tfm.data.errors import CheckpointError, SettingsError
 from tfm.data.lines import atomic_writer
 from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.checkpoint import build_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.layer_calls import require_compiler
-from tfm.model.settings import Settings
+from tfm.model.settings import PHASES, Settings
 from tfm.model.tensor_file import Stored
 from tfm.model.training.board import Board, require_tensorboard
 from tfm.model.training.directory import RunDirectory, holds_run
@@ -189,15 +190,32 @@ def find_run(order: Order, directory: RunDirectory) -> FoundRun:
 
     Raises:
         CheckpointError: if it is damaged.
+        SettingsError: if the order's `more_steps` are too few.
     """
     stored = read_state(directory.last)
     before = stored_settings(stored, directory.last) or order.settings
     more = adds_steps(order, stored)
     if more:
-        order = order.up_to(stored.header["progress"]["step"] + more)
+        order = order.up_to(enough_steps(order, stored.header["progress"]["step"], more))
     elif order.more_steps:
         order = order.up_to(before.training.steps)
     return FoundRun(stored, before, order, more)
+
+
+def enough_steps(order: Order, done: int, more: int) -> int:
+    """Return the last step of a run that has done so many and is to do so many more.
+
+    Raises:
+        SettingsError: if the last of its phases would have none.
+    """
+    phases = sum(getattr(order.settings.training, key) for key in PHASES)
+    if done + more <= phases:
+        raise SettingsError(
+            f"--steps +{more}: the phases of this run before its last one take "
+            f"{counted(phases, 'step')}, of which {done:,} are done; give at least "
+            f"--steps +{phases + 1 - done}"
+        )
+    return done + more
 
 
 def adds_steps(order: Order, stored: Stored) -> int:
