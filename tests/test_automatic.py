@@ -148,7 +148,7 @@ def test_what_is_chosen_is_said_with_its_reason() -> None:
         "network: d 128, ff 256, 4 heads, 4+4 layers, dropout 0.3: on so few pairs larger",
         "vocabulary: 8,000 pieces: in fewer pairs fewer",
         "of 4,096 tokens a side, so that each pair is seen about 92 times",
-        "learning rate: 0.005 after 500 steps, then cosine; a moving average",
+        "learning rate: 0.005 after 500 steps, then cosine; weight decay 0.1; a moving average",
     ):
         assert any(expected in line for line in lines), (expected, lines)
     other = describe(choose(survey, CPU, ["model.d_ff=512"]), survey, CPU, given=True)
