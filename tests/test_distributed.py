@@ -178,24 +178,33 @@ def test_all_ranks_learn_from_the_pairs_that_the_first_one_has_made(tmp_path: Pa
     assert steps_done(run) == 12
 
 
-@pytest.mark.parametrize("device", ["auto", "cuda", "cpu"])
-def test_more_processes_than_gpus_are_refused_but_for_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, device: str
-) -> None:
+@pytest.fixture
+def second_of_two_beside_one_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let this be such a process; return the list of the backends by which it joins the other."""
     backends: list[str] = []
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(distributed, "_meet", lambda place, backend: backends.append(backend))
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
-    if device != "cpu":
-        with pytest.raises(BackendError, match="rank 1: .* --nproc-per-node 1"), joined(device):
-            pass
-        return
-    with joined(device) as ranks:
-        assert ranks.rank == 1 and backends == ["gloo"]
+    return backends
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_more_processes_than_gpus_are_refused(
+    second_of_two_beside_one_gpu: list[str], device: str
+) -> None:
+    with pytest.raises(BackendError, match="rank 1: .* --nproc-per-node 1"), joined(device):
+        pass
+    assert not second_of_two_beside_one_gpu
+
+
+def test_on_the_cpu_there_may_be_more_processes_than_gpus(
+    second_of_two_beside_one_gpu: list[str],
+) -> None:
+    with joined("cpu") as ranks:
+        assert ranks.rank == 1 and second_of_two_beside_one_gpu == ["gloo"]
 
 
 def test_what_one_rank_cannot_do_is_told_once(tmp_path):

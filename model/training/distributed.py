@@ -166,11 +166,11 @@ def joined(device: str) -> Iterator[Ranks]:
 
     With GPUs, `cuda` is then the one that has this process's number on its machine.
 
-    Args:
-        device: what the user asked for; on the CPU there may be more processes than GPUs.
-
     The user hears of an error once: a rank that only misses another one that has failed, or that
     fails in the same words, leaves in silence, with exit code 1.
+
+    Args:
+        device: what the user asked for; on the CPU there may be more processes than GPUs.
 
     Raises:
         BackendError: if torchrun has started more processes than there are GPUs.

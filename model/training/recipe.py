@@ -18,7 +18,7 @@ from tfm.model.attention.choice import AttentionPlan, resolve
 from tfm.model.checkpoint import build_model
 from tfm.model.device import PRECISIONS, resolve_device, resolve_precision
 from tfm.model.layer_calls import require_compiler
-from tfm.model.settings import PHASES, Settings
+from tfm.model.settings import Settings
 from tfm.model.tensor_file import Stored
 from tfm.model.training.board import Board, require_tensorboard
 from tfm.model.training.directory import RunDirectory, holds_run
@@ -34,6 +34,7 @@ from tfm.model.training.material import Material, Order, describe_material, gath
 from tfm.model.training.metrics import Metrics
 from tfm.model.training.reporting import Reporter
 from tfm.model.training.run import Run
+from tfm.model.training.schedule import phases
 from tfm.model.training.state import Progress, read_state, stored_settings
 from tfm.model.training.step import Learner
 from tfm.model.training.timetable import Clock
@@ -208,12 +209,13 @@ def enough_steps(order: Order, done: int, more: int) -> int:
     Raises:
         SettingsError: if the last of its phases would have none.
     """
-    phases = sum(getattr(order.settings.training, key) for key in PHASES)
-    if done + more <= phases:
+    *before_last, _ = phases(order.settings.training)
+    before = sum(steps for _, steps in before_last)
+    if done + more <= before:
         raise SettingsError(
             f"--steps +{more}: the phases of this run before its last one take "
-            f"{counted(phases, 'step')}, of which {done:,} are done; give at least "
-            f"--steps +{phases + 1 - done}"
+            f"{counted(before, 'step')}, of which {done:,} are done; give at least "
+            f"--steps +{before + 1 - done}"
         )
     return done + more
 
